@@ -49,9 +49,19 @@ def public_functions() -> Iterator[tuple[str, Function, str | None]]:
                     if isinstance(node, Function) and node.name == owner.__name__:
                         yield name, node, None
                     elif isinstance(node, ast.ClassDef) and node.name == owner.__name__:
-                        for each in node.body:
+                        for each in [*node.body, *compiled_methods(owner, node)]:
                             if isinstance(each, Function) and not each.name.startswith("_"):
                                 yield f"{owner.__name__}.{each.name}", each, owner.__name__
+
+
+def compiled_methods(owner: type, node: ast.ClassDef) -> Iterator[ast.stmt]:
+    """Methods such as `Log.append`, which the class takes from a compiled module: `append = _append.append`."""
+    for each in node.body:
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Attribute):
+            method = getattr(owner, each.value.attr, None)
+            if inspect.isfunction(method) or type(method).__name__ == "cython_function_or_method":
+                body = ast.parse(text_of(source_of(method.__module__))).body
+                yield from (found for found in body if isinstance(found, Function) and found.name == method.__name__)
 
 
 def parameters(node: Function, is_method: bool) -> list[str]:

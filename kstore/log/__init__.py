@@ -1,6 +1,5 @@
-"""One log, that is one partition directory: the public `Log`, in parts for appends, reads and columns.
+"""One log, that is one partition directory: the public class `Log`, with modules for appends, reads and columns.
 
-Owns the public face of a log. The work is in three rooms below it: `segments` (files that belong together), `viewing`
-(readers), `writing` (the one writer). The hardest rule: an append that returned is never lost while the machine runs,
-and a flush that returned is never lost at all.
+The packages below do the work: `segments` (the files of a segment), `reading`, `writing` (the one writer) and
+`compaction`. Invariant: appended records survive a crash of the process, and flushed records a crash of the machine.
 """

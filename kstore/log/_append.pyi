@@ -1,6 +1,4 @@
-"""`Log.append` in C: an append is so short that a Python function, and the defaults of its keywords, which Python looks
-up one by one, would take as long as the encoding of the record. The marker of a commit is as short.
-"""
+"""`Log.append` and the append of a commit marker, compiled."""
 
 from datetime import datetime
 from typing import Any
@@ -21,22 +19,45 @@ def append(
     expected_offset: int | None = None,
     leader_epoch: int | None = None,
 ) -> int:
-    """Append one record as a batch of its own and return its offset.
+    """Append one record in its own batch and return its offset.
 
-    `timestamp` is in milliseconds (None: now; -1: none), or a `datetime` with a time zone, which counts down to its
-    millisecond. With `sync=True` it is on the disk when this returns. With
-    an `expected_offset` the record is stored if it gets that offset, else `UnexpectedOffsetError` says which it
-    would have got: so an append can depend on what its caller has read.
+    If this call raises, the log is unchanged. But if the sync of `sync=True` fails, the record is in the log.
 
-    Raises `TypeError` for a `str`, `RecordTooLargeError`, `RecordBatchTooLargeError`, `InvalidTimestampError`,
-    `InvalidRecordError`, `StorageError`, `LogClosedError`, `NotLeaderError` in a follower; the log is as it was.
+    Args:
+        value: The record's value; None is a tombstone.
+        key: The record's key, or None.
+        timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond; now
+            if omitted. -1 is no timestamp.
+        headers: The record's headers: a mapping of names to values, or pairs if a name occurs more than once.
+        sync: Return only when the record is on the disk.
+        expected_offset: Append the record only if it gets this offset, so that an append can depend on the records
+            that the caller has read.
+        leader_epoch: The leader epoch to append in; the latest one of the log if omitted.
+
+    Returns:
+        The offset of the record.
+
+    Raises:
+        UnexpectedOffsetError: If the record would not get `expected_offset`; the error says which offset it would get.
+        RecordTooLargeError: If the batch exceeds `max.message.bytes`.
+        RecordBatchTooLargeError: If the batch exceeds `segment.bytes`.
+        InvalidTimestampError: If the timestamp is not allowed.
+        InvalidRecordError: If the record breaks a rule of the topic, such as a key that compaction requires.
+        TypeError: If the key or value is a `str` or has another wrong type.
+        StorageError: If the system refuses an operation.
+        LogClosedError: If the log is closed or open in mode "r".
+        NotLeaderError: If the log is a follower's.
+
+    Example:
+        >>> log.append(b"value", key=b"key", headers={"trace": b"1"})
+        0
     """
 
 def append_commit(
     log: Log, now_ms: int, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
 ) -> bool:
-    """Append the marker that commits a producer's open transaction, of a time that was read just now.
+    """Append the marker that commits a producer's open transaction; `now_ms` is the current time.
 
-    False where there is more to do, or something against it: nothing has changed then, and `Log.append_marker` does
-    or says it.
+    Returns False, with nothing changed, if more is to be done or the marker is refused: the caller then calls
+    `Log.append_marker`, which does it or raises.
     """

@@ -1,4 +1,4 @@
-"""What one call has stored in a log by now, and how an exception that ends the call says it."""
+"""Tracks which records a call has stored in a log, and adds this to the exception that ends the call."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MOST_IN_NOTE = 8  # partitions
 
 
 class Stored:
-    """What one call has stored in one log by now."""
+    """The offsets and the greatest timestamp that one call has stored in one log so far."""
 
     first = last = max_timestamp = -1
 
     def __init__(self, caution: TimestampCaution | None = None) -> None:
-        """The calls to several logs at once share a `caution`, so that they warn once."""
+        """The parts of a call that appends to several logs share a `caution`, so that it warns once."""
         self.caution = TimestampCaution() if caution is None else caution
 
     def add(self, first: int, last: int, max_timestamp: int) -> None:
-        """Note that the records from `first` to `last` are in the log; to note them twice is no error."""
+        """Note that the records from `first` to `last` are in the log; they may be noted twice."""
         if self.first < 0:
             self.first = first
         self.last = last
@@ -32,17 +32,17 @@ class Stored:
             self.max_timestamp = max_timestamp
 
     def info(self, config: LogConfig, now_ms: int) -> AppendInfo:
-        """All that was stored, in a log with this configuration, by a call that began at `now_ms`."""
+        """Return the stored offsets and timestamps of a call that started at `now_ms`."""
         if config.message_timestamp_type == "LogAppendTime" and self.last >= 0:
             return AppendInfo(self.first, self.last, now_ms, now_ms)
         return AppendInfo(self.first, self.last, self.max_timestamp)
 
 
 def with_appended(error: E, appended: AppendInfo | dict[int, AppendInfo], where: str) -> E:
-    """Return the error, and have it say what its call has stored: in `appended`, and in a note if it is not kstore's.
+    """Add to `error` what its call has stored: as `appended`, and as a note if it is not one of kstore's. Return it.
 
-    Every exception gets this: a `TypeError`, one of the caller's iterator, `KeyboardInterrupt`, `GeneratorExit`. One
-    that takes no attributes has the note alone. One of a call that has stored nothing stays as it is.
+    Applies to every exception: `TypeError`, exceptions of the caller's iterator, `KeyboardInterrupt`, `GeneratorExit`.
+    An exception that accepts no attributes gets only the note. If nothing was stored, only kstore's exceptions change.
     """
     by_partition = appended if isinstance(appended, dict) else {-1: appended}
     stored = {partition: info for partition, info in by_partition.items() if info.last_offset >= 0}

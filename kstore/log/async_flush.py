@@ -1,6 +1,6 @@
-"""Group commit for tasks: those that wait for the disk at the same time are served by one sync, and go on together.
+"""Group commit for tasks: one sync serves all tasks of an event loop that wait for the disk at the same time.
 
-Where several loops wait for one log, the group commit of threads (`log.writing._sync_turn`) puts their syncs together.
+If several loops wait for one log, the group commit of threads (`log.writing._sync_turn`) combines their syncs.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from kstore.log.writing.writer import Writer
 
 
 async def do_due_work(writer: Writer) -> None:
-    """Have a thread do the work that the next append would do first: syncs, delayed unlinks."""
+    """Do in a thread the due work that the next append would do first: syncs, delayed unlinks."""
     if writer.appender.now() >= writer.appender.due_ms:
         await loops.in_thread(loops.running(), writer.housekeeping.before_append)
 
 
 class Flushers:
-    """The flushers of one log or store, one for each event loop. Safe from any thread."""
+    """The flushers of one log or store, one for each event loop. Thread-safe."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
         self._by_loop: dict[loops.Loop, _Flusher] = {}
 
     async def flushed(self) -> None:
-        """Return once everything appended before the call is on the disk; raises what `flush` raises.
+        """Return when everything appended before the call is on the disk; raise what `flush` raises.
 
-        A cancelled call waits no longer; the sync that others wait for goes on.
+        If the call is cancelled, it stops waiting; the sync continues for the other tasks.
         """
         loop = loops.running()
         flusher = self._by_loop.get(loop)
@@ -48,10 +48,10 @@ class _Flusher:
         self._flush = flush
         self._loop = loop
         self._waiting: list[loops.Future[None]] = []
-        self._is_busy = False  # a sync is under way, or about to begin
+        self._is_busy = False  # a sync is under way or scheduled
 
     def next_sync(self) -> loops.Future[None]:
-        """A future that ends with the next sync to begin."""
+        """Return a future for the end of the next sync that starts."""
         future: loops.Future[None] = self._loop.create_future()
         self._waiting.append(future)
         if not self._is_busy:
@@ -79,6 +79,6 @@ class _Flusher:
             else:
                 future.set_exception(copy(error))  # each task adds its own traceback
         if self._waiting:
-            self._loop.call_soon(self._begin)  # after the tasks that go on now
+            self._loop.call_soon(self._begin)  # after the tasks that this sync wakes
         else:
             self._is_busy = False

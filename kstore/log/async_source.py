@@ -1,4 +1,4 @@
-"""`LogSource`: what comes to one log, for a stream that follows it; woken by the writer if that is in this process."""
+"""`LogSource`: the new records of one log, for a stream that follows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kstore.log.writing.writer import Writer, watching
 
 
 class LogSource:
-    """What comes to one log, up to `end_offset` if there is one; a `Source`."""
+    """The new records of one log, up to the options' `end_offset`; a `Source`, woken if the view is a `Writer`."""
 
     longest_wait: float | None = None
 
@@ -28,11 +28,9 @@ class LogSource:
         self.is_over = False
 
     def has_news(self) -> bool:
-        """Whether the log has grown or changed otherwise since the last look."""
         return self._followed.has_news()
 
     def look(self) -> Sequence[RecordIterator]:
-        """The records that have come since the last look."""
         records = self._followed.look()
         if records is None:
             return ()
@@ -46,7 +44,6 @@ class LogSource:
         return (records,)
 
     def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        """Have the writer call `ring`, if it is in this process."""
         return watching((self._view,), ring)
 
 

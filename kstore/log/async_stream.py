@@ -1,8 +1,8 @@
-"""`Stream`: what `async for` iterates over, made of plain iterators over what is there and a source of what comes.
+"""`Stream`: an asynchronous iterator, made of plain iterators over existing records and a source of new ones.
 
-An iterator says when its next record needs bytes of a file. These are read by a thread, one piece of a file at a time;
-the records of a piece are then given without waiting. The hardest rule: a call that is cancelled loses no record; what
-its thread has read by then is given by the next call.
+An iterator says if its next record needs bytes of a file. A thread reads these, one piece of a file at a time; the
+records of the piece are then returned without waiting. Invariant: a cancelled call loses no record; the next call
+returns the record that its thread has read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-TURN_RECORDS = 256  # so many are given at the most before the loop's other tasks get their turn
+TURN_RECORDS = 256  # the most records returned before the loop's other tasks get their turn
 WARM_SECONDS = 0.001  # how long after a wake-up records are read in the loop's thread: they were just written
-# Seconds between two looks at a log that another process writes. They grow to a fifth of the time without news, and to
-# what makes a waiting task cost about a thousandth of a core: an event loop takes up to 0.2 ms to wake up for a look.
+# Seconds between two polls of a log that another process writes. The pauses grow to a fifth of the time without new
+# records, and until a waiting task costs about a thousandth of a core: waking the event loop takes up to 0.2 ms.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.0002, 0.25, 1.25
-LOOK_SHARE = 9  # a pause is at least so many times what the look took
-IDLE_SHARE = 999  # and grows to so many times
+LOOK_SHARE = 9  # a pause is at least this many times as long as the poll took
+IDLE_SHARE = 999  # and grows to this many times
 
 
 class Records(Protocol[T_co]):
@@ -43,32 +43,32 @@ class Records(Protocol[T_co]):
 
 
 class Source(Protocol[T_co]):
-    """What a follower follows."""
+    """Delivers new records to a stream that follows."""
 
     @property
     def is_woken(self) -> bool:
-        """Whether news rings the bell; otherwise it is looked for, with pauses that grow."""
+        """Whether new records ring the bell; otherwise the stream polls, with pauses that grow."""
 
     @property
     def longest_wait(self) -> float | None:
-        """How many seconds may pass between two looks all the same; None for any number."""
+        """How many seconds may pass between two polls of a woken source; None for no limit."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can come any more."""
+        """Whether no further record can come."""
 
     def has_news(self) -> bool:
-        """Whether there is something to look at."""
+        """Return whether `look` would find something new."""
 
     def look(self) -> Iterable[Records[T_co]]:
-        """What has come since the last look; empty without news."""
+        """Return iterators over the records that are new since the last call, none if nothing is new."""
 
     def watched(self, ring: Callable[[], None]) -> AbstractContextManager[object]:
-        """Have news call `ring`, in any thread, until the end of a `with` block."""
+        """Return a context manager in which `ring` is called, in any thread, when there is something new."""
 
 
 class InThread(Generic[T]):
-    """An iterator of which every item is made by a thread."""
+    """Wraps an iterator so that a stream takes each item from it in a thread."""
 
     needs_bytes = True
 
@@ -83,9 +83,16 @@ class InThread(Generic[T]):
 
 
 class Stream(Generic[T]):
-    """An asynchronous iterator over records, or over columns. For one task at a time.
+    """An asynchronous iterator over records or columns, returned by `Log.aread` and other calls.
 
-    Without a source it ends with the last of `parts`; with one it ends after `timeout` seconds without a new record.
+    It ends after the existing records; if it follows, it ends after the timeout without a new record. After an error it
+    is at its end.
+
+    Example:
+        >>> async for record in log.aread(follow=True):
+        ...     print(record.value)
+
+    Not thread-safe; for one task at a time.
     """
 
     def __init__(
@@ -116,7 +123,7 @@ class Stream(Generic[T]):
             raise
 
     async def aclose(self) -> None:
-        """End the iteration."""
+        """End the iteration; the next `anext` raises `StopAsyncIteration`."""
         self._end()
 
     def _end(self) -> None:
@@ -124,7 +131,7 @@ class Stream(Generic[T]):
         self._source = self._records = self._pending = None
 
     async def _next(self) -> T:
-        """The next record, when it has to be read or waited for; StopAsyncIteration at the end."""
+        """Read or wait for the next record; raise `StopAsyncIteration` at the end."""
         loop = loops.running()
         if self._left <= 0:
             await loops.give_way()
@@ -151,7 +158,7 @@ class Stream(Generic[T]):
             self._records = self._parts.popleft()
 
     async def _read(self, loop: loops.Loop) -> T | None:
-        """The next record of the iterator, None at its end."""
+        """Return the next record of the current iterator, None at its end."""
         if self._pending is None:
             assert self._records is not None
             if monotonic() < self._warm_until or not self._records.needs_bytes:
@@ -164,10 +171,10 @@ class Stream(Generic[T]):
 
     @staticmethod
     async def _news(loop: loops.Loop, source: Source[T], deadline: float) -> bool:
-        """Wait until the source has news; False at the deadline."""
+        """Wait until the source has new records; return False at the deadline."""
         bell = loops.Bell(loop)
         pause = FIRST_PAUSE
-        # Held by this task alone: one that is given up, as its loop was closed, is collected, and takes back its call.
+        # The writer must not keep the bell alive: a task whose loop is closed is collected, and unregisters the call.
         with source.watched(weak_method(bell.ring)):
             while True:
                 bell.clear()

@@ -1,6 +1,6 @@
-"""Encoded batches on their way into one log: a packer that makes them to the log's rules, and the append of them.
+"""Makes packers that encode batches by a log's rules, and appends the packed batches to the log.
 
-`Log` and `Store` append records, numbered records and columns through these functions. They take the log's `Writer`.
+`Log` and `Store` use these functions to append records and columns, with and without a producer id.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from kstore.log.segments._producer_state import Origin
 from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 
-PACK_BYTES = 512 * 1024  # append_many and append_columns encode so much before they write,
-LOAD_BYTES = 3 << 19  # columns on one thread, without a codec: the page cache holds larger writes in larger pieces
+PACK_BYTES = 512 * 1024  # how much append_many and append_columns encode before they write
+LOAD_BYTES = 3 << 19  # for columns, one thread and no codec: the page cache holds larger writes in larger pieces
 DEFAULT_BATCH_BYTES = 1 << 20
-SPREAD_BYTES = 8 << 20  # batches of all partitions that are filled at once: with less each write is small
+SPREAD_BYTES = 8 << 20  # of all partitions that are filled at the same time: with less, each write is small
 LEAST_SPREAD_BYTES = 65_536  # of one partition, however many there are
 MAX_EPOCH = 32_767
 
 
 class ProducerFields(NamedTuple):
-    """What the first batch of a call says of its producer; -1 stands for none."""
+    """The producer fields of the first batch of a call; -1 is none."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -41,7 +41,7 @@ NO_PRODUCER: ProducerFields = ProducerFields()
 
 
 def producer_fields(producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> ProducerFields:
-    """Check what a caller says of its producer; without an id the other arguments are refused."""
+    """Check a caller's producer arguments; without an id the others are refused."""
     if producer_id == -1:
         if producer_epoch != -1 or base_sequence != -1 or transactional:
             raise ValueError("producer_epoch, base_sequence and transactional need a producer_id")
@@ -54,9 +54,9 @@ def producer_fields(producer_id: int, producer_epoch: int, base_sequence: int, t
     )
 
 
-@dataclass(slots=True)  # made sooner than a named tuple, which counts in short calls
+@dataclass(slots=True)  # faster to make than a named tuple, which matters in short calls
 class AppendOptions:
-    """What a caller of `Log.append_many` or `Log.append_columns` says beside the records, checked."""
+    """The checked options of `Log.append_many` and `Log.append_columns`."""
 
     codec: int = 0
     batch_bytes: int | None = None
@@ -74,7 +74,7 @@ def append_options(
     leader_epoch: int | None,
     atomic: bool,
 ) -> AppendOptions:
-    """Check what a caller says of an append to a log with this configuration."""
+    """Check the options of an append to a log with this configuration."""
     codec = codec_of(config, compression)
     if leader_epoch is not None:
         check_epoch(leader_epoch)
@@ -86,7 +86,7 @@ def append_options(
 
 
 def codec_of(config: LogConfig, named: str | None) -> int:
-    """The codec of an append: the topic's, else the one that the call names, else none (SEMANTICS 1.10)."""
+    """Return the codec of an append: the topic's, else the named one, else none (SEMANTICS 1.10)."""
     codec = compression.type_id(named) if named is not None else 0
     topic = config.compression_type
     if topic == "producer":
@@ -95,7 +95,7 @@ def codec_of(config: LogConfig, named: str | None) -> int:
 
 
 def batch_bytes_of(config: LogConfig, given: int | None, partitions: int) -> int:
-    """How far batches are filled where so many partitions are filled at once; `given` is the caller's wish."""
+    """Return the size to fill batches to if this many partitions are filled at the same time."""
     if given is None:
         given = min(max(SPREAD_BYTES // partitions, LEAST_SPREAD_BYTES), DEFAULT_BATCH_BYTES)
     return min(arguments.integer("batch_bytes", given, low=1), config.max_message_bytes, config.effective_segment_bytes)
@@ -119,7 +119,7 @@ def packer(
     draft: bool = False,
     producer: ProducerFields = NO_PRODUCER,
 ) -> Packer:
-    """Make a packer to the log's rules; a `draft` is not stored: its batches may have any size and have no checksum."""
+    """Make a packer by the log's rules; batches of a `draft` are not stored, may have any size and have no checksum."""
     config = writer.config
     limit = min(config.max_message_bytes, config.effective_segment_bytes)
     filled = DEFAULT_BATCH_BYTES if batch_bytes is None else arguments.integer("batch_bytes", batch_bytes, low=1)
@@ -143,13 +143,11 @@ def packer(
 
 
 def check_epoch(leader_epoch: int | None) -> None:
-    """Refuse a leader epoch that does not exist."""
     if leader_epoch is not None:
         arguments.integer("leader_epoch", leader_epoch, 0, INT_MAX)
 
 
 def checked_expectation(expected_offset: int | None) -> int | None:
-    """Check the offset that a conditional append expects."""
     return None if expected_offset is None else arguments.integer("expected_offset", expected_offset, 0, LONG_MAX)
 
 
@@ -174,10 +172,10 @@ def store(
     expected_offset: int | None = None,
     skip: int = 0,
 ) -> tuple[int, int]:
-    """Append a packer's batches; (first offset, last offset). What is in the log is in `stored`, also when it raises.
+    """Append a packer's batches; return the first and last offset. Note what was appended in `stored`, also on error.
 
-    `numbered` batches are compared with what the log knows of their producer: one that it has is not stored again. With
-    an `expected_offset` it must be where it was expected. The batches in the first `skip` bytes are left out.
+    `numbered` batches have a producer id and are compared with the log's state of their producer: a repeated batch is
+    not stored again; it must be at the `expected_offset`, if there is one. The first `skip` bytes are left out.
     """
     if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
         warn_of_seconds(writer, stored, packer.max_timestamp)
@@ -191,7 +189,7 @@ def store(
             try:
                 if numbered:
                     first, last, _ = producer_append.append_locked(writer, batches, Origin.CLIENT)
-                    if expected_offset not in (None, first):  # the log had the batch already, elsewhere
+                    if expected_offset not in (None, first):  # a repeated batch, at another offset
                         raise UnexpectedOffsetError(
                             f"the append was to begin at offset {expected_offset}, and its batch is at {first} already",
                             expected=expected_offset,
@@ -210,14 +208,14 @@ def store(
 
 
 def warn_of_seconds(writer: Writer, stored: Stored, timestamp: int) -> None:
-    """Warn of a timestamp that looks like seconds, once for the log, and for the call."""
+    """Warn of a timestamp that looks like seconds, once for each log and for each call."""
     if not writer.appender.warned:
         stored.caution.say(timestamp)
         writer.appender.warned = True
 
 
 def _has_at(writer: Writer, packer: Packer, offset: int) -> bool:
-    """Whether the log has the packer's first batch already, at this offset."""
+    """Return whether the packer's first batch repeats one that the log has at this offset."""
     with packer.buffer as batches:
         producer_id, sequence = header.PRODUCER_ID.of(batches), header.BASE_SEQUENCE.of(batches)
     info = writer.producers.info(producer_id)
@@ -226,18 +224,18 @@ def _has_at(writer: Writer, packer: Packer, offset: int) -> bool:
 
 
 def too_large(config: LogConfig, error: RecordTooLargeError) -> KStoreError:
-    """Return the error that names the lower of the two limits: `segment.bytes` has an error of its own."""
+    """Return the error for the lower of the two limits, `max.message.bytes` and `segment.bytes`."""
     if config.effective_segment_bytes < config.max_message_bytes:
         return RecordBatchTooLargeError(str(error).replace("max.message.bytes", "segment.bytes"))
     return error
 
 
 def _max_timestamp(batches: memoryview, first_offset: int, count: int) -> int:
-    """The greatest timestamp of the first `count` records at or above `first_offset` in v2 batches."""
+    """Return the greatest timestamp of the first `count` records at or above `first_offset` in v2 batches."""
     greatest, at = -1, 0
     while at < len(batches) and count > 0:
         base_offset = header.BASE_OFFSET.of(batches, at)
-        if base_offset >= first_offset:  # the log had the batches below from an earlier call
+        if base_offset >= first_offset:  # batches below it are repeated ones of an earlier call
             greatest = max(greatest, header.MAX_TIMESTAMP.of(batches, at))
             count -= header.records_of(batches, at)
         at += header.size_of(batches, at)

@@ -1,4 +1,4 @@
-"""Batches of columns on their way into logs: encoded, compressed on threads, stored in the order of their rows."""
+"""Encodes columns into batches, compresses the batches on several threads, and stores them in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kstore.config import cautions
 from kstore.log import batch_packer
 from kstore.log.batch_packer import NO_PRODUCER, Configured, ProducerFields
 
-SPARE_WORKS = 2  # that wait while each thread has one, so that none waits for the calling thread
+SPARE_WORKS = 2  # steps that are queued while each thread does one, so that no thread waits for the calling one
 
 
 def _send_nothing() -> None:
@@ -21,11 +21,11 @@ def _send_nothing() -> None:
 
 
 class OrderedWork:
-    """Steps that several threads do for one call, and what the calling thread does after each step, in order.
+    """Runs steps of one call on several threads, and a follow-up of each step in the calling thread, in order.
 
-    The calling thread is one of the `threads`: where it would wait for a step, it does one that no other has begun.
-    With one thread every step is done at once. A context manager: at its end, also when a row was refused, it calls
-    `send_rest` and finishes what is under way, unless a step has failed. Then it waits for the threads.
+    The calling thread is one of the `threads`: instead of waiting for a step, it runs one that no other thread has
+    started. With one thread every step runs immediately. A context manager: on exit, also if a row was refused, it
+    calls `send_rest` and finishes all steps, unless a step has failed. Then it waits for the threads. Not thread-safe.
     """
 
     def __init__(self, threads: int) -> None:
@@ -46,12 +46,12 @@ class OrderedWork:
                 while self._under_way:
                     self.settle()
         finally:
-            self.send_rest = _send_nothing  # the bound method is a cycle, which would keep the packers alive
+            self.send_rest = _send_nothing  # the bound method would make a cycle that keeps the packers alive
             if self._pool is not None:
                 self._pool.shutdown(cancel=True)
 
     def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Have `work` done, then `then` with its result; settles older work while enough is under way."""
+        """Run `work` in a thread and pass its result to `then`; first settle older steps if too many are under way."""
         if self.threads == 1:
             self.guard(lambda: then(work()))
             return
@@ -62,7 +62,7 @@ class OrderedWork:
         self._under_way.append((self._pool.submit(work), then))
 
     def settle(self) -> None:
-        """Wait for the oldest work, doing meanwhile what no thread has begun, and do what follows it."""
+        """Wait for the oldest step and run its follow-up; while waiting, run steps that no thread has started."""
         self.guard(self._settle)
 
     def _settle(self) -> None:
@@ -72,12 +72,12 @@ class OrderedWork:
                 break
             task.run()
             if task.done and not isinstance(task.error, Exception | None):
-                task.wait()  # an interrupt does not wait for its turn
+                task.wait()  # raises an interrupt immediately, out of order
         self._under_way.popleft()
         then(oldest.wait())
 
     def guard(self, step: Callable[[], None]) -> None:
-        """Do a step; if it fails, nothing more is sent."""
+        """Run a step; if it fails, nothing more is sent."""
         done = False
         try:
             step()
@@ -86,20 +86,19 @@ class OrderedWork:
             self.broken = self.broken or not done
 
     def spare(self) -> Packer:
-        """Take an empty packer, to hold batches that are under way."""
+        """Take an empty packer for batches that are under way."""
         return self._spares.pop() if self._spares else Packer(1, 1, now_ms=0)
 
     def give_back(self, spare: Packer) -> None:
-        """Take back a spare packer that is empty again."""
         if len(self._spares) <= 4 * self.threads:
             self._spares.append(spare)
 
 
 class Pipeline:
-    """Batches on their way to `store`: from `packer`, which encodes, through the codec, in order.
+    """Passes batches in order from `packer`, which encodes them, through the codec to `store`.
 
-    With a codec batches are compressed before they are stored, by all threads of the work. Without a codec and with
-    several threads the next batches are encoded while one `store` of this pipeline is under way.
+    With a codec, all threads of the work compress batches before they are stored. Without a codec and with several
+    threads, the next batches are encoded while one `store` of this pipeline is under way. Not thread-safe.
     """
 
     def __init__(
@@ -115,10 +114,7 @@ class Pipeline:
         producer: ProducerFields = NO_PRODUCER,
         single: bool = False,
     ) -> None:
-        """`store` stores the batches of a packer, which is then emptied.
-
-        `warn` is called in the calling thread with a timestamp that looks like seconds, before that is stored.
-        """
+        """`store` stores a packer's batches; `warn` is called before, with a timestamp that looks like seconds."""
         config = log.config
         self._log, self._work, self._store, self._warn = log, work, store, warn
         self._codec = codec
@@ -141,7 +137,7 @@ class Pipeline:
         )
 
     def send(self) -> None:
-        """Send the packer's finished batches on: to the codec, or to `store`."""
+        """Pass the packer's finished batches to the codec, or to `store`."""
         if not self.packer.batches:
             return
         if 0 < self.packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
@@ -159,7 +155,7 @@ class Pipeline:
                 lambda _: self._pass_on(plain, packed),
             )
         elif work.threads == 1:
-            work.broken = True  # unless all of it is done
+            work.broken = True  # if `store` or `clear` raises
             self._store(plain)
             plain.clear()
             work.broken = False
@@ -176,7 +172,7 @@ class Pipeline:
         self._give_back(plain)
 
     def _pass_on(self, plain: Packer, packed: Packer) -> None:
-        """Store the batches of `plain` with their compressed sections in `packed`."""
+        """Store the batches of `plain` with the compressed sections in `packed`."""
         if self.compressed is None:
             self.compressed = self._packer(self._codec)
         try:

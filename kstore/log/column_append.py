@@ -1,8 +1,8 @@
-"""Appends of whole columns to a log, without a Python object for each record.
+"""Appends whole columns to a log, without a Python object for each record.
 
-`columns.column_input` gives the columns as runs of rows, `columns._column_encoder` encodes them without the GIL, the
-pipeline compresses and stores them. Invariant: batches are stored in the order of their rows, and when a row is refused
-those before its batch are in the log, as the error's `appended` says.
+`columns.column_input` yields runs of rows, `columns._column_encoder` encodes them without the GIL, the pipeline
+compresses and stores them. Invariant: batches are stored in the order of their rows; if a row is refused, the batches
+before its batch are in the log, as the error's `appended` says.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def append_columns(
     threads: int,
     flush: Callable[[], None] | None,
 ) -> AppendInfo:
-    """Append a record for each row, and call `flush` then; see `Log.append_columns`."""
+    """Append a record for each row, then call `flush`; see `Log.append_columns`."""
     work = OrderedWork(threads)
     stored = Stored()
     pipeline = Pipeline(

@@ -1,4 +1,4 @@
-"""Reads of a log by columns: chunks as `Columns`, the log as an Arrow stream, one row per batch."""
+"""Reads a log by columns: as chunks (`Columns`), as an Arrow stream, or as a table with a row for each batch."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 Layout = Literal["binary", "large_binary", "view"]
 
-CHUNK_BYTES = 4 << 20  # what `iter_columns` gives at once: some ten thousand records, in memory that caches hold
+CHUNK_BYTES = 4 << 20  # the size of a chunk of `iter_columns`: about ten thousand records, which CPU caches hold
 NO_LIMIT = LONG_MAX
 
 
 class ColumnOptions(NamedTuple):
-    """Which columns a caller wants of the records that it reads, and in how large chunks."""
+    """Which columns to read, and in how large chunks."""
 
     names: tuple[str, ...]
     layout: Layout
     threads: int
     most_rows: int
     most_bytes: int
-    in_chunks: bool = False  # of the reader's choice, which it reads ahead
+    in_chunks: bool = False  # the reader chooses the chunks and reads ahead
 
 
 def column_options(
@@ -47,7 +47,7 @@ def column_options(
     *,
     whole: bool,
 ) -> ColumnOptions:
-    """Check what a caller says of columns; `whole` is all in one answer, as far as there is no other limit."""
+    """Check a caller's arguments; with `whole`, a chunk has no default limit of bytes."""
     names = _columns.DEFAULT_COLUMNS
     if columns is not None:
         names = checked_columns(columns, _columns.COLUMN_NAMES, "known")
@@ -87,9 +87,9 @@ def _chunks(source: ColumnSource, columns: ColumnOptions) -> Iterator[Columns]:
 
 
 def read_kept(view: View, offsets: NDArray[int64], end_offset: int, names: tuple[str, ...]) -> list[Columns]:
-    """Read the records at these offsets, which rise and are below `end_offset`, into one `Columns` or more.
+    """Read the records at `offsets`, which increase and are below `end_offset`, into one or more `Columns`.
 
-    One that is not in the log is left out. Raises as `Log.read_columns` does.
+    Offsets that are not in the log are left out. Raises as `Log.read_columns` does.
     """
     start = int(offsets[0]) if len(offsets) else end_offset
     columns = column_options(names, threads=1, whole=True)
@@ -119,7 +119,7 @@ def _reader(view: View, columns: ColumnOptions) -> _column_reader.Reader:
 
 
 class _End:
-    """The log end that a stream took at its beginning; lives as long as a stream that ends there."""
+    """The offset at which streams end; lives as long as a stream that ends there."""
 
     __slots__ = ("__weakref__", "offset")
 
@@ -131,16 +131,15 @@ _handing_over = ForkLock()
 
 
 class ArrowStreams:
-    """The Arrow streams of one log; those that are open at the same time end at the same offset. Thread-safe."""
+    """Makes the Arrow streams of one log; streams open at the same time end at the same offset. Thread-safe."""
 
     _end: weakref.ref[_End] | None = None
 
     def schema(self) -> object:
-        """Describe the record batches of `stream` to Arrow."""
         return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
 
     def stream(self, view: View, requested_schema: object, owner: object) -> object:
-        """Give the whole log as an Arrow stream; see `Log.__arrow_c_stream__`."""
+        """Return the whole log as an Arrow stream; see `Log.__arrow_c_stream__`."""
         fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
         if requested_schema is None:
             fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")

@@ -1,7 +1,7 @@
-"""`ColumnSource` feeds the compiled `Reader` of columns with parts of segment files, as an iterator of records is fed.
+"""`ColumnSource`: feeds the compiled `Reader` of columns with parts of segment files.
 
-It accepts a part only if the log's guard has not moved meanwhile, and calls `recheck` before it goes on after the guard
-has moved or a batch was unsound. Rows that were accepted by then are given first.
+It accepts a part only if the log's guard has not moved during the read. If the guard has moved or a batch was unsound,
+it calls `recheck` before it continues, as an iterator over records does. Rows accepted before are returned first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kstore.log.reading.log_reader import LogReader
 from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, chain, misplaced, offset_limit
 from kstore.log.segments.segment import Segment
 
-# How much of a file is taken in between two looks at the guard: less while it keeps moving.
+# How much of a file is read between two checks of the guard: less while it keeps moving.
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
-# What a table of batches takes in at once, and one thread of those that read it: a hundredth of it is headers.
+# How much a table of batches reads per step, and each of its threads: a hundredth of the bytes are headers.
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
 
 
 class ColumnSource:
-    """The records of one pass over a log as `Columns`, chunk by chunk. Not thread-safe."""
+    """Reads the records of one pass over a log as `Columns`, chunk by chunk. Not thread-safe."""
 
     def __init__(self, log_reader: LogReader, reader: _column_reader.Reader | _batch_table.BatchTable) -> None:
         self._view = view = log_reader.view
@@ -38,7 +38,7 @@ class ColumnSource:
         self._position = 0
         self._promised = view.data_end_offset
         self._previous: ReadPiece | None = None
-        self._filter: AbortedFilter | None = None  # of the segment: batches of aborted transactions
+        self._filter: AbortedFilter | None = None  # aborted transactions of the segment
         self._stride = MOST_STRIDE_BYTES
         self._divided = 0  # position up to which chunks were divided
         self._base, self._crc = -1, 0  # of the batch that the last record came from
@@ -47,7 +47,7 @@ class ColumnSource:
         reader.seek(log_reader.offset, self._end)
 
     def next(self, most_rows: int, most_bytes: int, *, whole: bool) -> Columns:
-        """Build the next chunk, empty at the end. Rows before a fault come first, and it next, unless `whole`."""
+        """Build the next chunk, empty at the end. Unless `whole`, return the rows before a fault, and raise it next."""
         if self._fault is not None:
             fault, self._fault, self.is_done = self._fault, None, True
             raise fault
@@ -66,14 +66,13 @@ class ColumnSource:
         return reader.finish()
 
     def _fill(self) -> None:
-        """Read until the chunk is full or nothing is left."""
         while True:
             error = None
             self._reader.mark()
             if self._view.guard.version == self._seen:
                 try:
                     stop = self._step()
-                except fs.MissingFileError as gone:  # renamed meanwhile; `recheck` says why
+                except fs.MissingFileError as gone:  # renamed in between; `recheck` says why
                     error = CorruptRecordError(f"the file has gone: {gone}", path=gone.filename)
                     error.__cause__ = gone
                 except CorruptRecordError as fault:
@@ -90,12 +89,12 @@ class ColumnSource:
                 return
 
     def _step(self) -> str:
-        """Take in some of the segment we are in, or go to the next one; why it ended, as `Reader.read` says."""
+        """Read a part of the current segment, or open the next one; return why it ended, as `Reader.read` does."""
         view, reader = self._view, self._reader
         if self._segment is None:
             return self._enter(view.segments)
         segment = self._segment
-        # In this order: a segment that has one after it is sealed, and its size is its last.
+        # In this order: if another segment follows, this one is sealed and its size is final.
         following = view.segments.after(segment.base_offset)
         end = view.readable_bytes(segment)
         if self._position < end or reader.is_amid:
@@ -139,12 +138,12 @@ class ColumnSource:
         return "end"
 
     def _enter(self, segments: SegmentList) -> str:
-        """Find the segment and the batch to begin with."""
+        """Find and open the segment and batch of the next offset."""
         if not segments.items:
             self._view.check_end()
             return "past"
         offset = self._reader.next_offset
-        # An offset below the first segment is in a gap, or was deleted: then `recheck` raises.
+        # An offset below the first segment is in a gap or was deleted; `recheck` raises if it was deleted.
         segment = segments.items[max(segments.floor(offset), 0)]
         end = self._view.readable_bytes(segment)
         if offset >= self._view.log_end_offset:
@@ -157,7 +156,7 @@ class ColumnSource:
         return "end"
 
     def _pass_over(self, segment: Segment, offset: int, end: int) -> None:
-        """Skip to the batch that holds `offset`, by headers alone, if all batches before it are sound."""
+        """Skip to the batch that holds `offset`, reading only headers, if all batches before it are sound."""
         most = offset_limit(self._view, segment)
         least = self._reader.least
         try:
@@ -165,22 +164,21 @@ class ColumnSource:
                 self._file.fd, self._position, end, offset, least=least, most=most, path=segment.path
             )
         except CorruptRecordError:
-            return  # the read that comes next raises it
+            return  # the next read raises it
         if batch is not None and batch.base_offset <= offset and batch.magic >= 2 and batch.position > self._position:
             self._open_at(segment, batch.position, batch.base_offset)
 
     def _open_at(self, segment: Segment, position: int, least: int) -> None:
         self._segment, self._position, self._divided = segment, position, 0
-        self._file = segment.file  # held: its descriptor must outlive the reading, also if the segment is closed
+        self._file = segment.file  # keeps the descriptor open, also if the segment is closed
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset, least, self._file)
 
     def _leave_out(self, segment: Segment) -> None:
-        """Leave out the aborted transactions of a segment."""
         self._filter = self._log_reader.aborted_in(segment, self._reader.next_offset, self._end)
         self._reader.leave_out(self._filter)
 
     def _sound(self, segment: Segment, data: memoryview, end: int, most: int) -> memoryview:
-        """The part of a piece whose batches follow one another; raises the error of the first batch if it does not."""
+        """Return the part of a piece whose batches follow one another; raise if the first batch does not."""
         at, reader = self._reader.position, self._reader
         piece = ReadPiece(segment, at, bytes(data[:HEADER_BYTES]), at + len(data), self._file)
         sound, _, _ = chain(self._view, piece, data, reader.least)
@@ -189,14 +187,14 @@ class ColumnSource:
         return data[:sound]
 
     def _kept(self, data: memoryview) -> memoryview:
-        """The whole batches before the first aborted one; the first batch is not aborted."""
+        """Return the whole batches before the first aborted one; the first batch is not aborted."""
         if self._filter is None:
             return data
         kept = self._filter.kept(data)
         return data[: kept[0][1]] if kept and kept[0][0] == 0 else data
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
-        """About how many bytes are left to read, as far as the chunk has room for them."""
+        """Estimate how many bytes are left to read, at most about as many as the chunk has space for."""
         segments = self._view.segments
         ahead = end - self._position
         for number in range(segments.floor(segment.base_offset) + 1, len(segments.items)):
@@ -207,19 +205,19 @@ class ColumnSource:
         return ahead
 
     def _borders(self, segment: Segment, position: int, pause: int) -> list[int]:
-        """Positions where batches begin, if the index is right, spread over `[position, pause)`."""
+        """Return positions spread over `[position, pause)` at which batches start if the index is right."""
         index = segment.offset_index
         parts = min((pause - position) // TABLE_PART_BYTES, TABLE_PARTS, index.entries)
         if parts < 2:
             return []
-        with suppress(IndexError):  # the index has been cut meanwhile
+        with suppress(IndexError):  # the index was cut during the read
             return [index.entry(slot * index.entries // parts)[1] for slot in range(parts)]
         return []
 
     def _chunk_borders(self, segment: Segment, reader: _column_reader.Reader, pause: int, end: int) -> list[int]:
-        """Positions where batches begin, if the index is right, from here on: borders of chunks of about equal size.
+        """Return positions at which batches start if the index is right: borders of chunks of about equal size.
 
-        Their number is a multiple of that of the threads.
+        The first is the reader's position. The number of chunks is a multiple of the number of threads.
         """
         index, position, spacing = segment.offset_index, reader.position, reader.chunk_spacing
         borders = [position]
@@ -236,25 +234,25 @@ class ColumnSource:
             while parts >= _column_reader.MAX_BORDERS:
                 parts -= reader.threads
                 count = parts * step
-            for part in range(1, parts + 1):  # the larger chunks first: they are read side by side
+            for part in range(1, parts + 1):  # larger chunks first: the chunks are read at the same time
                 slot = first + part * (count // parts) + min(part, count % parts)
                 following = index.entry(slot)[1] if slot < entries else end
                 if not borders[-1] < following <= pause:
                     break
                 borders.append(following)
-        except IndexError:  # the index has been cut meanwhile
+        except IndexError:  # the index was cut during the read
             return []
         return borders
 
     def _accept(self) -> None:
-        """Count what was read as given: the guard has not moved."""
+        """Accept the rows of the last step; called if the guard has not moved."""
         position, _, base, crc = self._reader.last_batch
         if position >= 0:
             self._base, self._crc = base, crc
             self._stride = min(2 * self._stride, MOST_STRIDE_BYTES)
 
     def _ask(self, error: CorruptRecordError | None, moved: bool) -> None:
-        """Call `recheck` for the last record that was accepted; raises, or goes on with the log as it is now."""
+        """Call `recheck` with the last accepted record; raise, or continue with the log as it is now."""
         reader = self._reader
         if moved:
             reader.back()

@@ -1,7 +1,6 @@
-"""Appends of encoded batches to a log: a producer's or a coordinator's, a marker, those that a follower fetches.
+"""Appends encoded batches to a log: a producer's or coordinator's batch, a marker, batches that a follower fetched.
 
-Arguments are checked before the log's gate is taken; writing/writer.py changes the log. Invariant: an append that
-raises leaves the log as it was.
+Arguments are checked before the log's gate is entered. Invariant: an append that raises leaves the log unchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def append_encoded(
     leader_epoch: int | None,
     transaction_version: int,
 ) -> AppendInfo:
-    """Append one encoded batch when there is more to do than to check and write it, or say why it is refused. See
-    `Log.append_batch`."""
+    """Append one encoded batch that the appender's fast path did not append, or raise; see `Log.append_batch`."""
     if origin not in ("client", "coordinator"):
         raise ValueError(f"origin is {origin!r}; 'client' and 'coordinator' are allowed")
     arguments.integer("transaction_version", transaction_version, 0, 2)

@@ -1,4 +1,4 @@
-"""`HostedLog`: an open log as a store, a replication, a backup and the metrics use it beside its public methods."""
+"""`HostedLog`: what a store, a replication, a backup and the metrics use of an open log besides its public methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HostedLog:
-    """An open log as its host uses it; made anew wherever there is a `Log`. As thread-safe as the log."""
+    """Wraps a `Log` for its host; a wrapper is made wherever one is needed. As thread-safe as the log."""
 
     __slots__ = ("log",)
 
@@ -36,7 +36,7 @@ class HostedLog:
 
     @classmethod
     def open_to_read(cls, path: str, config: LogConfig) -> HostedLog:
-        """Open a partition for reading in a store, which closes it."""
+        """Open a partition for reading in a store; the store closes it."""
         log = Log.open(path, "r", config=config)
         log._is_own = False
         return cls(log)
@@ -55,11 +55,10 @@ class HostedLog:
         follows: FollowerRole | None = None,
         seen: Seen | None = None,
     ) -> HostedLog:
-        """Open a partition for writing in a store, which has the locks and the checkpoint files; `housekeeper` is its
-        part.
+        """Open a partition for writing in a store, which holds the locks and writes the checkpoint files.
 
-        Makes files that are missing. `seen` is what a look at the directory has found just before. A follower `follows`
-        its leader; a leader goes on with the leader epoch of the `marks` at least. Raises what `Log.open` raises.
+        Creates missing files. The `housekeeper` is the store's. `seen` is what the caller has just found in the
+        directory. `follows` is a follower's role; a leader's epoch is at least that of `marks`. Raises as `Log.open`.
         """
         config.check_for_writing()
         parsed = names.parse_partition_name(os.path.basename(path))
@@ -78,47 +77,46 @@ class HostedLog:
 
     @property
     def writer(self) -> Writer:
-        """The writable half of the log; raises `LogClosedError` or `ReadOnlyError` where there is none."""
+        """The log's `Writer`; raises `LogClosedError` if the log is closed, `ReadOnlyError` in mode "r"."""
         return self.log._writable()
 
     @property
     def view(self) -> Writer | ReadOnlyView:
-        """The log as its readers see it."""
         return self.log._view
 
     @property
     def dirty_ratio(self) -> float:
-        """The share of a compacted log that is dirty, as `Log.stats` says it; no segment's files are looked at."""
+        """The dirty ratio of a compacted log, as in `Log.stats`, but without reading the segments' files."""
         return compaction_stats.numbers(self.view, self.log.config, self.log._now())["dirty_ratio"]
 
     def configure(self, config: LogConfig) -> None:
-        """Give the log another configuration as a whole; otherwise as `Log.update_config`."""
+        """Replace the whole configuration; otherwise as `Log.update_config`."""
         self.log._configure(config)
 
     def follow(self, role: FollowerRole | None) -> None:
-        """Be a follower's log, or a leader's (None)."""
+        """Make the log a follower's, or a leader's (None)."""
         writer = self.writer
         with writer.gate():
             writer.append_epochs.follow(role)
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Begin a leader epoch at the log end, durably (SEMANTICS 10.24)."""
+        """Start a leader epoch at the log end, durably (SEMANTICS 10.24)."""
         writer = self.writer
         with writer.gate():
             writer.append_epochs.begin(leader_epoch, writer.log_end_offset)
 
     def append_fetched(self, data: ReadableBuffer, leader_epoch: int | None = None) -> AppendInfo:
-        """Append fetched batches as `Log.append_as_follower` does, in a follower of a store too."""
+        """Append fetched batches as `Log.append_as_follower` does, also to a follower's log."""
         return encoded_append.append_fetched(self.writer, data, leader_epoch)
 
     def fail(self, error: StorageError) -> None:
-        """Refuse writes from now on: the disk has failed, for this log or for another in its directory."""
+        """Refuse writes from now on; called if the disk failed for this log or another one in its directory."""
         writer = self.log._writer
         if writer is not None:
             writer.fail(error)
 
     def abandon(self) -> None:
-        """Close the log at once and leave its files as they are, as the death of the process would."""
+        """Close the log immediately and leave its files as they are, as a crash of the process would."""
         writer = self.log._writer
         if writer is not None and not writer.closed:
             with writer.mutex:

@@ -1,7 +1,7 @@
 """`Log`: one topic-partition directory, laid out byte for byte as a Kafka broker would.
 
-All public methods are here: each checks its arguments and calls the part that does the work. The state of a writable
-log is a `Writer`, that of a read-only log a `ReadOnlyView`.
+The methods check their arguments and call the module that does the work. A writable log keeps its state in a `Writer`,
+a read-only log in a `ReadOnlyView`.
 """
 
 from __future__ import annotations
@@ -81,12 +81,22 @@ if TYPE_CHECKING:
 
 
 class Log(Closing):
-    """One partition of a topic: appended to at its end, read from anywhere. Open it with `Log.open`.
+    """One partition of a topic: records are appended at its end and read from any offset. Open it with `Log.open`.
 
-    Any method may be called from any thread. Appends of one call to `append_many` may interleave with those of other
-    threads between batches. Reading takes no lock; a read of committed records waits for a truncation. In a forked
-    child the log is closed; a read-only log can be pickled and opens again where it is unpickled. One that is collected
-    while it is open gives a `ResourceWarning`, as a file does.
+    A log is a context manager, which closes it. In a forked child the log is closed. A read-only log can be pickled; it
+    is opened again when it is unpickled. A log that is garbage collected while it is open issues a `ResourceWarning`,
+    as a file does.
+
+    Example:
+        >>> with kstore.Log.open("/data/orders-0") as log:
+        ...     log.append(b"value", key=b"key")
+        ...     for record in log.read():
+        ...         print(record.offset, record.key, record.value)
+        0
+        0 b'key' b'value'
+
+    Thread-safe: any method may be called from any thread. Batches of one call to `append_many` may interleave with
+    appends of other threads. Reading takes no lock; a read of committed records waits while a truncation is under way.
     """
 
     def __init__(self, *arguments: object, **settings: object) -> None:
@@ -107,17 +117,34 @@ class Log(Closing):
     ) -> Self:
         """Open the partition directory at `path`, named `topic-partition`.
 
-        Mode "a" creates what is missing, takes the writer's locks, and recovers what a crash left (`recovery` says
-        what it did). Mode "r" takes no lock and never changes a byte; any number of processes may do it while the log
-        is written. `config` and `settings` (`segment_bytes=...`) are not stored: give them at each opening. `clock`
-        gives milliseconds since the epoch and stands in for the system's in everything the log decides by time.
-        A batch that would decompress to more than `max_decompressed_bytes` (256 MiB unless given) is a
-        `CorruptRecordError`: no producer makes one, and a few kilobytes can be made to claim gigabytes.
+        Mode "a" creates missing files, takes the writer's locks, and recovers the log after a crash; `recovery` says
+        what the recovery did. Mode "r" takes no lock and never changes a byte; any number of processes may read the log
+        in this mode while another process writes it.
 
-        Raises `LogLockedError` while another writer or a broker has the directory, `CorruptRecordError` for a fault in
-        what had been flushed (nothing is cut), `InvalidTopicError` for a name that Kafka forbids, `ConfigError`, and
-        `StorageError`, also while a bulk load into the partition is not finished (`Store.open` does that), or a restore
-        into its root.
+        Args:
+            path: The partition's directory. Its name says the topic and the partition: `orders-0`.
+            mode: "a" to append (and create), "r" to read only.
+            config: A `LogConfig`, a mapping, or the path of a properties file. It is not stored: give it at each
+                opening.
+            clock: A function that returns milliseconds since the epoch. The log uses it instead of the system's clock
+                in everything that it decides by time.
+            max_decompressed_bytes: A batch that would decompress to more than this is a `CorruptRecordError`; 256 MiB
+                if omitted. No producer makes such a batch, and a few kilobytes can claim to be gigabytes.
+            **settings: Settings by name, such as `segment_bytes=...`; they override `config` and are not stored either.
+
+        Returns:
+            The open log.
+
+        Raises:
+            LogLockedError: If another writer or a broker has the directory open.
+            CorruptRecordError: If flushed data is damaged; nothing is cut.
+            InvalidTopicError: If Kafka forbids the name.
+            ConfigError: If a setting is unknown or its value is not allowed.
+            StorageError: If the system refuses an operation; also if a bulk load into the partition is not finished
+                (`Store.open` finishes it), or a restore into the directory's parent.
+
+        Example:
+            >>> log = kstore.Log.open("/data/orders-0", segment_bytes=64 << 20)
         """
         directory, topic, partition = check_place(path, mode)
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
@@ -177,14 +204,14 @@ class Log(Closing):
     _locks: tuple[fs.Lock, ...]
     _view: Writer | ReadOnlyView
     _writer: Writer | None
-    _appender: Appender | None = None  # the writer's, for the calls that need nothing else of it
-    # The fast path of `append_batch`: `Appender.append_ready`, which answers None where there is more to do.
+    _appender: Appender | None = None  # the writer's, for calls that need nothing else of the writer
+    # The fast path of `append_batch`: `Appender.append_ready`, which returns None if there is more to do.
     _append_ready: Callable[[ReadableBuffer, str, int | None, int], AppendInfo | None]
     _flush: Callable[[], None]  # of the log's writer
     _streams: ArrowStreams
     _turns: Turns | None = None
     _flushers: Flushers | None = None
-    _is_own = False  # opened by the user, who closes it; not by a store
+    _is_own = False  # opened and closed by the user, not by a store
 
     def _open_for_reading(self) -> None:
         if not fs.exists(self.path):
@@ -228,10 +255,10 @@ class Log(Closing):
             lock.release()
 
     def _after_fork(self) -> None:
-        """Be closed in a child process: its copies of the locks must not outlive the parent's."""
+        """Close the log in a forked child: the child's copies of the locks must not outlive the parent's."""
         view: Writer | ReadOnlyView | None = getattr(self, "_view", None)
         if view is None:
-            return  # the log was being opened
+            return  # the log was still being opened
         view.closed, view.opened_in = True, fs.opener()
         view.guard.version += 1
         if self._writer is not None:
@@ -239,27 +266,29 @@ class Log(Closing):
             self._writer.appender.detach()
 
     def close(self) -> None:
-        """Leave the files as a broker's clean shutdown does, write the checkpoints, give the locks back. Idempotent.
+        """Flush the log, write the checkpoints as a broker's clean shutdown does, and release the locks.
 
-        Everything appended is on the disk when this returns. Raises `StorageError` when that failed; the log is closed
-        all the same.
+        All appended records are on the disk when this returns. Idempotent.
+
+        Raises:
+            StorageError: If the flush or a checkpoint failed; the log is closed nevertheless.
         """
         if self._view.closed and not any(lock.held for lock in self._locks):
             return
         try:
-            self._view.close()  # again after an interrupt, or beside another thread that closes it: then this waits
+            self._view.close()  # a second call finishes after an interrupt, or waits for another thread's close
         finally:
-            if self._writer is not None and self._writer.closed:  # not so if we were interrupted while we waited
+            if self._writer is not None and self._writer.closed:  # not closed if an interrupt ended our wait
                 self._unlock()
 
     @property
     def failed(self) -> StorageError | None:
-        """Why the log refuses to be written, None if it does not."""
+        """The error that made the log refuse writes; None if it accepts them."""
         failure = None if self._writer is None else self._writer.failure
         return None if failure is None else as_storage_error(failure, self.path)
 
     def __del__(self) -> None:
-        # The log is not used any more: its records are in the files, and its locks are released with this object.
+        # The log's records are in the files, and its locks are released with this object.
         view, writer = getattr(self, "_view", None), getattr(self, "_writer", None)
         was_open = self._is_own and view is not None and not view.closed
         if writer is not None and not writer.closed:
@@ -268,11 +297,11 @@ class Log(Closing):
             warnings.warn(f"unclosed log {self.path!r} mode={self.mode!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        view: Writer | ReadOnlyView | None = getattr(self, "_view", None)  # none yet while it is opened
+        view: Writer | ReadOnlyView | None = getattr(self, "_view", None)  # None while the log is being opened
         if view is None or view.closed:
             state = "closed"
         else:
-            with suppress(KStoreError):  # a directory that has gone, say: what was known last is shown
+            with suppress(KStoreError):  # the directory may be gone: show the last known offsets
                 self._marks()
             state = f"[{view.log_start_offset}, {view.log_end_offset})"
         return f"<kstore.Log {self.topic}-{self.partition} {state} mode={self.mode!r} at {self.path!r}>"
@@ -301,22 +330,44 @@ class Log(Closing):
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> AppendInfo:
-        """Append an iterable of values, (key, value), (key, value, timestamp, headers) or `Record`s.
+        """Append an iterable of records, packed into batches.
 
-        Batches are filled up to `batch_bytes` (header and records before compression; by default the least of 1 MiB,
-        `max.message.bytes` and `segment.bytes`); each is one leader append to Kafka's rules. `compression` names a
-        codec for this call where the topic's `compression.type` is "producer". `atomic=True` stores one batch or
-        nothing; with it an `expected_offset` is as in `append`, for the first record. Otherwise, when a record is
-        refused, or the iterable raises, the batches before it stay. Every exception that leaves here then says which,
-        in `appended` and, if it is not one of kstore's, in a note.
+        Each batch is one leader append by Kafka's rules. If a record is refused, or the iterable raises, the batches
+        before it remain in the log, unless `atomic`. Every exception that this call raises then says which records were
+        stored: in its attribute `appended` and, if it is not one of kstore's exceptions, in a note.
 
-        With a `producer_id` the records are numbered from `base_sequence` on, and each batch is held against what the
-        log knows of that producer (SEMANTICS 9). One that it already has, of the last five, is not stored again: its
-        offsets are the answer, and are held against `expected_offset`. With `transactional` they belong to a
-        transaction, which `append_marker` ends.
+        If a `producer_id` is given, each batch is compared with the log's state of that producer (SEMANTICS 9). If a
+        batch repeats one of the producer's last five batches, it is not stored again and its old offsets are returned.
 
-        Raises what `append` raises; `InvalidRecordError` names the record by its number in the iterable. For a producer
-        also `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`.
+        Args:
+            records: Values, (key, value) pairs, (key, value, timestamp, headers) tuples, or `Record`s.
+            compression: The codec of this call, used if the topic's `compression.type` is "producer"; none if omitted.
+            atomic: Store one batch or nothing.
+            sync: Return only when the records are on the disk.
+            batch_bytes: The size up to which a batch is filled: header and records before compression. By default 1 MiB
+                or, if less, `max.message.bytes` or `segment.bytes`.
+            expected_offset: As in `append`, for the first record; needs `atomic`. A repeated batch must have this
+                offset, too.
+            leader_epoch: As in `append`.
+            producer_id: The id of the idempotent producer; -1 for none. The other producer arguments need it.
+            producer_epoch: The producer's epoch.
+            base_sequence: The sequence number of the first record; the records are numbered from it.
+            transactional: Append the records in the producer's transaction, which `append_marker` ends.
+
+        Returns:
+            The offsets and the greatest timestamp of the records.
+
+        Raises:
+            InvalidRecordError: As in `append`; the error names the record by its number in the iterable.
+            RecordTooLargeError: As in `append`; also if `atomic` and the records do not fit one batch.
+            OutOfOrderSequenceError: If a sequence number does not follow the producer's last one.
+            InvalidProducerEpochError: If the log knows a newer epoch of the producer.
+            InvalidTxnStateError: If a batch does not fit the state of the producer's transaction.
+            KStoreError: Any other error that `append` raises.
+
+        Example:
+            >>> log.append_many([(b"key", b"value"), (b"key", None)]).last_offset
+            1
         """
         writer = self._leading()
         options = append_options(writer.config, compression, batch_bytes, expected_offset, leader_epoch, atomic)
@@ -341,22 +392,46 @@ class Log(Closing):
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> AppendInfo:
-        """Append a record for each row of `values`, with the same row of the other columns; nulls are nulls.
+        """Append a record for each row of `values` and of the other columns; nulls are nulls.
 
-        A column is whatever speaks the Arrow PyCapsule interface (an array, a chunked array, a stream), a NumPy array,
-        or a list. Bytes may be binary or utf8 in any of Arrow's layouts, dictionary-encoded or not; NumPy's `S` (the
-        NUL bytes at a row's end are padding, as in NumPy), `V` or rows of uint8. `values` may be a record batch, a
-        table, a stream of them or a structured array with columns value, key, timestamp and headers. `timestamps` are
-        milliseconds, Arrow timestamps, dates, or datetime64, one int for all, or None for now, which null is, too;
-        times between two milliseconds belong to the earlier one. `headers` are an Arrow map or list of structs, or a
-        list of what `append_many` takes for each record.
+        A column is an object with the Arrow PyCapsule interface (an array, a chunked array, a stream), a NumPy array,
+        or a list. Bytes may be Arrow's binary or utf8 in any layout, dictionary-encoded or not, or NumPy's `S` (NUL
+        bytes at a row's end are padding, as in NumPy), `V`, or rows of uint8.
 
-        Batches are those of `append_many` for the same records. With `threads` above 1 batches are compressed on so
-        many threads, in order; without a codec one batch is written while the next is encoded. A producer's numbers are
-        as in `append_many`. With an `expected_offset` the rows are stored as one batch that begins there, or not at
-        all; more rows than a batch has room for are a `RecordTooLargeError`. Raises what `append_many` raises,
-        `InvalidColumnError` for columns of different lengths and unsound Arrow data, and `TypeError` for a type that is
-        not taken; errors name the row. Every exception says what is stored, as in `append_many`.
+        The batches are those that `append_many` makes of the same records. Every exception says which records were
+        stored, as there.
+
+        Args:
+            values: The column of values; or a record batch, a table, a stream of either, or a structured array with the
+                columns value, key, timestamp and headers.
+            keys: The column of keys.
+            timestamps: Milliseconds, Arrow timestamps, dates, or datetime64; one int for all rows; None for now. A null
+                is now, too. Times between two milliseconds count as the earlier one.
+            headers: An Arrow map or list of structs, or a list with the headers of each record as in `append_many`.
+            compression: As in `append_many`.
+            sync: Return only when the records are on the disk.
+            batch_bytes: As in `append_many`.
+            threads: How many threads compress batches; the batches are stored in order. Without a codec and with two or
+                more threads, one batch is written while the next is encoded.
+            expected_offset: The rows are stored as one batch that starts at this offset, or not at all.
+            leader_epoch: As in `append`.
+            producer_id: As in `append_many`.
+            producer_epoch: As in `append_many`.
+            base_sequence: As in `append_many`.
+            transactional: As in `append_many`.
+
+        Returns:
+            The offsets and the greatest timestamp of the records.
+
+        Raises:
+            InvalidColumnError: If columns have different lengths or Arrow data is malformed.
+            TypeError: If a column has a type that is not accepted.
+            RecordTooLargeError: If `expected_offset` is given and the rows do not fit one batch.
+            KStoreError: Any error that `append_many` raises; errors name the row.
+
+        Example:
+            >>> log.append_columns([b"a", b"b"], keys=pyarrow.array([b"k1", None])).last_offset
+            1
         """
         writer = self._leading()
         atomic = expected_offset is not None
@@ -374,13 +449,28 @@ class Log(Closing):
         leader_epoch: int | None = None,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Append one encoded batch as a producer sends it: checked, given its offsets, stored (SEMANTICS 1).
+        """Check one encoded batch as a producer sends it, assign its offsets, and append it (SEMANTICS 1).
 
-        A batch with a producer id is held against what the log knows of that producer, as in `append_many`. With
-        `transaction_version=2` a coordinator's marker must have a higher epoch than its transaction (SEMANTICS 9.11a).
+        A batch with a producer id is compared with the log's state of that producer, as in `append_many`. If this call
+        raises, the log is unchanged.
 
-        The caller's bytes are not changed. Raises `CorruptRecordError`, `InvalidRecordError` (with `record_errors`),
-        `InvalidTimestampError`, `RecordTooLargeError`, `RecordBatchTooLargeError`; the log is then as it was.
+        Args:
+            data: The batch. The caller's bytes are not changed.
+            origin: "client" for a producer's batch, "coordinator" for one of a group or transaction coordinator.
+            leader_epoch: As in `append`.
+            transaction_version: If 2, a coordinator's marker must have a higher epoch than its transaction
+                (SEMANTICS 9.11a).
+
+        Returns:
+            The offsets and the greatest timestamp of the records.
+
+        Raises:
+            CorruptRecordError: If the batch is damaged.
+            InvalidRecordError: If records break a rule of the format or the topic; `record_errors` says which.
+            InvalidTimestampError: If a timestamp is not allowed.
+            RecordTooLargeError: If the batch exceeds `max.message.bytes`.
+            RecordBatchTooLargeError: If the batch exceeds `segment.bytes`.
+            KStoreError: Any other error that `append_many` raises for a producer's batch.
         """
         info = self._append_ready(data, origin, leader_epoch, transaction_version)
         return info or encoded_append.append_encoded(self._leading(), data, origin, leader_epoch, transaction_version)
@@ -396,11 +486,26 @@ class Log(Closing):
         sync: bool = False,
         leader_epoch: int | None = None,
     ) -> int:
-        """End a producer's transaction in this log with a control batch, stamped now; its offset (SEMANTICS 9.11).
+        """End a producer's transaction in this log with a control batch, stamped now (SEMANTICS 9.11).
 
-        With `transaction_version=2` the epoch must be above that of the transaction; so the next begins at sequence 0.
-        Raises `InvalidProducerEpochError` for an older epoch, `TransactionCoordinatorFencedError` for an older
-        coordinator. A marker without a transaction is stored, and changes the epochs alone.
+        If the producer has no open transaction, the marker is stored and changes only the epochs.
+
+        Args:
+            producer_id: The producer's id.
+            producer_epoch: The producer's epoch.
+            commit: Commit the transaction if true, abort it if false.
+            coordinator_epoch: The epoch of the transaction coordinator.
+            transaction_version: If 2, the epoch must be above that of the transaction; the next transaction then starts
+                at sequence 0.
+            sync: Return only when the marker is on the disk.
+            leader_epoch: As in `append`.
+
+        Returns:
+            The offset of the marker.
+
+        Raises:
+            InvalidProducerEpochError: If the epoch is below the one that the log requires.
+            TransactionCoordinatorFencedError: If the log knows a newer coordinator epoch.
         """
         offset = encoded_append.append_marker(
             self._leading(),
@@ -416,21 +521,36 @@ class Log(Closing):
         return offset
 
     def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
-        """Append encoded batches that already have offsets and leader epochs, as a replica fetches them
-        (SEMANTICS 1.23 to 1.25).
+        """Append encoded batches that already have offsets and leader epochs, as a replica fetches them.
 
-        From the first batch on whose epoch is above `leader_epoch` everything is left out (SEMANTICS 1.5). Raises
-        `UnexpectedAppendOffsetError` below the log end, `OffsetsOutOfOrderError`, `CorruptRecordError`,
-        `RecordBatchTooLargeError`, and `NotLeaderError` where `kstore.replicate` does it; the log is then as it was.
+        The batches are stored as they are (SEMANTICS 1.23 to 1.25). If this call raises, the log is unchanged.
+
+        Args:
+            data: The batches.
+            leader_epoch: The highest leader epoch to accept. The first batch with a higher one and all batches after it
+                are left out (SEMANTICS 1.5). No limit if omitted.
+
+        Returns:
+            The offsets and the greatest timestamp of the stored records.
+
+        Raises:
+            UnexpectedAppendOffsetError: If the batches start below the log end.
+            OffsetsOutOfOrderError: If the offsets of the batches do not increase.
+            CorruptRecordError: If a batch is damaged.
+            RecordBatchTooLargeError: If the batches exceed `segment.bytes`.
+            NotLeaderError: If `kstore.replicate` writes this log.
         """
         writer = self._leading()
         check_epoch(leader_epoch)
         return encoded_append.append_fetched(writer, data, leader_epoch)
 
     def flush(self) -> None:
-        """Return once everything appended before the call is on the disk, its directory entries included.
+        """Return when everything appended before the call is on the disk, including the directory entries.
 
         Concurrent callers share one sync. After a failed sync the log refuses writes until it is reopened.
+
+        Raises:
+            StorageError: If the sync failed, or an earlier failure has stopped the log.
         """
         self._writable().housekeeping.flush()
 
@@ -445,16 +565,31 @@ class Log(Closing):
         expected_offset: int | None = None,
         leader_epoch: int | None = None,
     ) -> int:
-        """Append one record as `append` does, and return its offset.
+        """Append one record from a coroutine and return its offset.
 
-        The write is made in the loop's thread. With `sync=True` the call then waits until the record is on the disk:
-        all tasks that wait for it at the same time share one sync, which a thread of the loop's executor makes. Tasks
-        that append again and again give way to the loop's other tasks every half a millisecond.
+        The event loop's thread writes the record. With `sync=True` the call then waits until the record is on the disk:
+        all tasks that wait at the same time share one sync, which a thread of the loop's executor makes. A task that
+        appends in a loop gives way to the event loop's other tasks every half millisecond.
 
-        Cancelled before the write, the call has appended nothing. With `sync=True` it may be cancelled after the write:
-        then the record has been appended, can be read, and is on the disk after the next sync. Raises what `append`
-        raises; where the sync fails, or the log is closed meanwhile, the record has been appended and may be lost with
-        the machine. `RuntimeError` without an asyncio event loop.
+        If the call is cancelled before the write, nothing has been appended. With `sync=True` the call may be cancelled
+        after the write: then the record has been appended, can be read, and is on the disk after the next sync.
+
+        Args:
+            value: As in `append`.
+            key: As in `append`.
+            timestamp: As in `append`.
+            headers: As in `append`.
+            sync: Return only when the record is on the disk.
+            expected_offset: As in `append`.
+            leader_epoch: As in `append`.
+
+        Returns:
+            The offset of the record.
+
+        Raises:
+            KStoreError: Any error that `append` raises. If the sync failed, or the log was closed during the call, the
+                record has been appended but may be lost if the machine crashes.
+            RuntimeError: If no asyncio event loop is running.
         """
         turns = self._turns or self._begin_awaiting()
         if turns.is_over():
@@ -479,11 +614,14 @@ class Log(Closing):
         return offset
 
     async def aflush(self) -> None:
-        """Return once everything appended before the call is on the disk, as `flush` does.
+        """Return when everything appended before the call is on the disk, as `flush` does.
 
-        A thread of the loop's executor makes the sync, one for all tasks that wait at the same time. A cancelled call
-        waits no longer, and changes nothing. Raises what `flush` raises; `LogClosedError` if the log is closed
-        meanwhile.
+        A thread of the loop's executor makes one sync for all tasks that wait at the same time. If a call is cancelled,
+        it only stops waiting.
+
+        Raises:
+            StorageError: As `flush`.
+            LogClosedError: If the log is closed during the call.
         """
         writer = self._writable()
         flushers = self._flushers
@@ -507,20 +645,38 @@ class Log(Closing):
         durable: bool = False,
         on_lag: OnLag = "raise",
     ) -> Iterator[_core.Record]:
-        """Iterate over the records of `[offset, end_offset)`, over segment borders.
+        """Iterate over the records of `[offset, end_offset)`.
 
-        Starts at `offset`, or at the first record at or after `start_timestamp` (milliseconds, or a `datetime` with a
-        time zone), or at the log start; ends where the
-        log ends now, unless `follow`, which waits for more and ends after `timeout` seconds without a new record.
-        With `durable` it ends, or waits, at the recovery point: what it gives survives the machine. That is what the
-        writer has flushed, and in another process what it has written down of that, once a minute or so
-        (SEMANTICS 12.7). With `isolation="read_committed"` it ends, or waits, at the last stable offset, where the
-        earliest open transaction begins, and leaves out the records of aborted ones.
-        Control records are left out. Raises `OffsetOutOfRangeError` at once for an offset outside the log, and from
-        the iterator when retention, `delete_records` or a truncation overtakes it; `CorruptRecordError` for a batch
-        whose CRC does not hold; `LogClosedError`. With `on_lag="start"` what was deleted below the log start is passed
-        over, at once and when retention or `delete_records` overtakes the iterator; `OffsetOutOfRangeError` is then
-        for what a truncation took, and for an offset above the log end. One iterator belongs to one thread at a time.
+        Control records are left out. Unless `follow`, the iterator ends where the log ends at the time of the call.
+
+        Args:
+            offset: The offset of the first record; the log start if omitted.
+            end_offset: The offset before which the iterator ends.
+            start_timestamp: Start at the first record at or after this time, in milliseconds or as a `datetime` with a
+                time zone. Excludes `offset`.
+            isolation: With "read_committed" the iterator ends (or waits, if it follows) at the last stable offset,
+                where the earliest open transaction starts, and leaves out the records of aborted transactions.
+            follow: Wait for more records at the end of the log.
+            timeout: If the iterator follows, it ends after this many seconds without a new record; never if omitted.
+            durable: End (or wait) at the recovery point: every returned record survives a crash of the machine. In mode
+                "a" the recovery point is the end of the flushed data. In mode "r" it is the one that the writer last
+                wrote to its checkpoint file, about once a minute (SEMANTICS 12.7).
+            on_lag: What to do if records at the iterator's offset were deleted by retention or `delete_records`, before
+                the call or later: "raise" an error, or continue at the log "start".
+
+        Returns:
+            An iterator over `Record`s, for one thread at a time.
+
+        Raises:
+            OffsetOutOfRangeError: If the offset is below the log start (unless `on_lag="start"`) or above the log end.
+                The iterator raises it if retention, `delete_records` or a truncation overtakes it; with
+                `on_lag="start"` only if a truncation does.
+            CorruptRecordError: From the iterator, if the CRC of a batch is wrong.
+            LogClosedError: If the log is closed.
+
+        Example:
+            >>> [record.value for record in log.read(1, end_offset=3)]
+            [b'b', b'c']
         """
         options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
         return iterate_records(self._view, options, self)
@@ -537,10 +693,13 @@ class Log(Closing):
         durable: bool = False,
         on_lag: OnLag = "raise",
     ) -> Iterator[_core.RecordBatch]:
-        """Iterate over the batches that hold records of `[offset, end_offset)`, control batches included.
+        """Iterate over the batches that hold records of `[offset, end_offset)`, including control batches.
 
-        The first may begin below `offset` and the last reach past `end_offset`. Each batch owns its bytes. Otherwise
-        as `read`.
+        Takes the arguments of `read` and raises the same errors. The first batch may start below `offset`, and the last
+        may end above `end_offset`. Each batch owns its bytes.
+
+        Returns:
+            An iterator over `RecordBatch`es, for one thread at a time.
         """
         options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
         return iterate_batches(self._view, options, self)
@@ -557,16 +716,22 @@ class Log(Closing):
         durable: bool = False,
         on_lag: OnLag = "raise",
     ) -> Stream[Record]:
-        """Iterate over the records of `[offset, end_offset)` with `async for`; the arguments are those of `read`.
+        """Iterate over the records of `[offset, end_offset)` with `async for`.
 
-        Pieces of files, of up to 256 KiB or one larger batch, are read by a thread of the loop's executor, and what was
-        appended while the iterator waited, in the loop's thread. After 256 records the loop's other tasks get their
-        turn. Nothing is read ahead of the piece, so an iterator that is slow costs no memory, and holds no append back.
+        Takes the arguments of `read`. A thread of the loop's executor reads the files in pieces of up to 256 KiB or one
+        larger batch; records that were appended while the iterator waited are read in the loop's thread. After every
+        256 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
+        little memory and delays no append.
 
-        With `follow` the writer wakes the iterator, if it is in this process; a log that another process writes is
-        looked at with pauses that grow to a quarter of a second. A cancelled `anext` loses no record: the next one goes
-        on. Raises as `read` does, at once for what is wrong with the arguments; `LogClosedError` from the iterator when
-        the log is closed. One iterator belongs to one task at a time.
+        With `follow` in mode "a" an append wakes the iterator. In mode "r" the iterator polls; its pauses grow to a
+        quarter of a second. If an `anext` is cancelled, no record is lost: the next `anext` returns it.
+
+        Returns:
+            An asynchronous iterator, for one task at a time.
+
+        Raises:
+            KStoreError: As `read`: immediately if an argument is wrong, otherwise from the iterator.
+            LogClosedError: From the iterator, if the log is closed.
         """
         from kstore.log.async_source import stream_records
 
@@ -589,16 +754,34 @@ class Log(Closing):
     ) -> Columns:
         """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
 
-        Where it starts and ends and what it raises is as with `read`; the answer's `next_offset` says where to go on,
-        and is the end when nothing is left. `max_bytes` counts records as a batch holds them before compression; one
-        record is given whatever its size. `columns` are by default offset, timestamp, key and value; there are also
-        headers, partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
-        timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number), is_transactional and
-        is_tombstone (whether the value is null). Only what is asked for is built. `layout` is how keys and values lie
-        in memory: "binary", with 32-bit offsets, for which reading stops below 2 GiB; "large_binary"; or "view", where
-        uncompressed values are not copied (several engines import views, but have few functions for them). Long
-        stretches are read by so many `threads`, by default as many as there are cores and at most 4, which share the
-        work of one answer and keep its order.
+        Args:
+            offset: As in `read`.
+            end_offset: As in `read`.
+            start_timestamp: As in `read`.
+            max_records: The most rows to read; no limit if omitted.
+            max_bytes: The most bytes to read, counted as a batch holds the records before compression; no limit if
+                omitted. One record is always read, whatever its size.
+            columns: The columns to build; by default offset, timestamp, key and value. Others are headers,
+                partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
+                timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number), is_transactional and
+                is_tombstone (whether the value is null).
+            layout: How keys and values lie in memory: "binary" has 32-bit offsets, so reading stops below 2 GiB;
+                "large_binary" has 64-bit offsets; "view" does not copy uncompressed values (several engines import
+                views, but have few functions for them).
+            isolation: As in `read`.
+            durable: As in `read`.
+            threads: How many threads share the reading of many records; by default the number of cores, at most 4. The
+                rows are in order.
+
+        Returns:
+            The columns. Their `next_offset` says where to continue; it is the end if nothing is left.
+
+        Raises:
+            KStoreError: Any error that `read` or its iterator raises.
+
+        Example:
+            >>> columns = log.read_columns(columns=["offset", "value"])
+            >>> table = pyarrow.table(columns)
         """
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=True)
         options = read_options(offset, end_offset, start_timestamp, isolation, durable)
@@ -620,11 +803,19 @@ class Log(Closing):
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
-        Without either, chunks are of up to 4 MiB, of whole batches where these are smaller, and as many are read at
-        once as there are `threads`, of compressed batches twice as many; the other threads go on reading while the
-        caller uses a chunk, up to as many as these. Holds the memory of these beside the chunks
-        that the caller keeps. Otherwise as `read_columns`; rows before a fault come first. One iterator belongs to one
-        thread at a time.
+        Takes the arguments of `read_columns`, and raises the same errors after the rows before the fault.
+
+        If neither `max_records` nor `max_bytes` is given, a chunk has up to 4 MiB and consists of whole batches, unless
+        a batch is larger. As many chunks as there are `threads` are then read at the same time, twice as many if the
+        batches are compressed. The other threads read up to that many ahead while the caller uses a chunk; these chunks
+        take memory in addition to those that the caller keeps.
+
+        Returns:
+            An iterator over `Columns`, for one thread at a time.
+
+        Example:
+            >>> sum(len(columns) for columns in log.iter_columns(columns=["value"]))
+            4
         """
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=False)
         options = read_options(offset, end_offset, start_timestamp, isolation, durable)
@@ -646,9 +837,12 @@ class Log(Closing):
     ) -> Stream[Columns]:
         """Iterate over the records of `[offset, end_offset)` as columns with `async for`, chunk by chunk.
 
-        The arguments and the chunks are those of `iter_columns`. Each chunk is made by a thread of the loop's executor,
-        when it is asked for and not before, but for those that other `threads` read ahead. A cancelled `anext` loses
-        none: the next one gives it. Raises as `iter_columns` does. One iterator belongs to one task at a time.
+        Takes the arguments of `read_columns`; the chunks and errors are those of `iter_columns`. A thread of the loop's
+        executor builds each chunk when the caller asks for it; only the other `threads` read ahead. If an `anext` is
+        cancelled, no chunk is lost: the next `anext` returns it.
+
+        Returns:
+            An asynchronous iterator, for one task at a time.
         """
         from kstore.log.async_stream import InThread, Stream
 
@@ -665,13 +859,21 @@ class Log(Closing):
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
     ) -> Columns:
-        """Read the headers of the batches that reach into `[offset, end_offset)`: one row each, control batches too.
+        """Read the headers of the batches that reach into `[offset, end_offset)`, one row for each batch.
 
-        Columns: base_offset, last_offset, count, position and size_bytes in its file, segment_base_offset,
+        Takes the arguments of `read`. Control batches are included. No checksum is verified.
+
+        The columns are base_offset, last_offset, count, position and size_bytes in the file, segment_base_offset,
         base_timestamp, max_timestamp, partition_leader_epoch, magic, compression (by number), timestamp_type (0 the
         producer's, 1 the log's, -1 none), is_transactional, is_control, producer_id, producer_epoch, base_sequence,
-        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats keeps its base offset and its
-        count inside; both are -1 here. No checksum is looked at. Raises as `read_batches` does for a broken frame.
+        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats holds its base offset and its
+        count inside; both are -1 here.
+
+        Returns:
+            The columns.
+
+        Raises:
+            CorruptRecordError: If a batch header is malformed, as from `read_batches`.
         """
         options = read_options(offset, end_offset, start_timestamp, isolation, durable)
         return read_batch_table(self._view, options)
@@ -681,33 +883,56 @@ class Log(Closing):
         return self._streams.schema()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Give the whole log as an Arrow stream of offset, timestamp, key and value, each time anew.
+        """Return the whole log as a new Arrow stream of offset, timestamp, key and value.
 
         `polars.DataFrame(log)`, `duckdb.sql('select "offset" from log')`, `pandas.DataFrame.from_arrow(log)` and
-        `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So as long as
-        a stream of the log is open, every further one ends where it does; after that the next takes the log end as it
-        is then. A `requested_schema` may have any of the columns that `read_columns` knows, bytes in any layout or as
-        strings; what cannot be had so is a `ValueError`.
+        `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So while a
+        stream of the log is open, every further stream ends at the same offset. The next stream after that ends at the
+        log end of its time.
+
+        Args:
+            requested_schema: The columns to stream: any that `read_columns` knows, bytes in any layout or as strings.
+
+        Returns:
+            A PyCapsule with an ArrowArrayStream.
+
+        Raises:
+            ValueError: If the requested schema has a column or type that the log cannot deliver.
         """
         return self._streams.stream(self._view, requested_schema, self)
 
     def latest(self, *, as_of: int | datetime | None = None) -> LogTable:
-        """Read the newest record of each key: what a compaction of the whole log would keep, with nothing rewritten.
+        """Read the newest record of each key, as a compaction of the whole log would keep it; nothing is rewritten.
 
         A key whose newest record is a tombstone (a null value) is absent, and so are records without a key; b"" is a
-        key. Only committed records count: those below the last stable offset, aborted ones left out. Any
-        `cleanup.policy` will do.
+        key. Only committed records count: those below the last stable offset, without aborted ones. The log may have
+        any `cleanup.policy`.
 
-        `as_of` gives the table as it was: at an offset, from the records below it; at a time (a `datetime` with a time
-        zone), from the records below the first one whose timestamp is later than the time. So it is always a state
-        that the log went through: where timestamps go up and down, a record behind that first one does not count,
-        even if its own timestamp is earlier. A record without a timestamp is never later. Of what compaction,
-        retention and truncation have removed since, a table of the past knows nothing: a key is absent from it if its
-        record then has been superseded and cleaned, as those may be that are older than `min.compaction.lag.ms`.
+        The table is always a state that the log went through. If `as_of` is a time, the table ends before the first
+        record whose timestamp is later; records after that one do not count, even if their timestamps are earlier. A
+        record without a timestamp is never later.
 
-        The answer holds the memory of its own records; beside it, while this runs, the keys are held once more.
-        Raises `OffsetOutOfRangeError` for an offset outside of the log, `ValueError` for a time without a zone,
-        `TypeError` for anything else, and what `read` raises.
+        A table of the past lacks the records that compaction, retention or truncation have removed since. A key is
+        absent if its record of then has been superseded and cleaned, which may have happened to records older than
+        `min.compaction.lag.ms`.
+
+        The table holds its records in memory; this call holds the keys a second time while it runs.
+
+        Args:
+            as_of: An offset, to use only the records below it, or a `datetime` with a time zone; now if omitted.
+
+        Returns:
+            The table.
+
+        Raises:
+            OffsetOutOfRangeError: If the offset is not in the log.
+            ValueError: If the time has no time zone.
+            TypeError: If `as_of` has another type.
+            KStoreError: Any error that `read` or its iterator raises.
+
+        Example:
+            >>> log.latest()[b"key"].value
+            b'newest'
         """
         return LogTable(collect(self._view, checked(as_of), new_secret()))
 
@@ -719,12 +944,23 @@ class Log(Closing):
         isolation: Isolation = "read_uncommitted",
         min_one_message: bool = True,
     ) -> FetchResult:
-        """Read raw batches from the one that holds `offset` on, `max_bytes` of one segment at the most.
+        """Read raw batches, starting with the one that holds `offset`, as a broker answers a fetch.
 
-        With `min_one_message` the first batch comes whole even if it is larger; the last may be cut off. With
-        `isolation="read_committed"` they end at the last stable offset, and the answer's `aborted_transactions` are
-        (producer id, first offset) of those whose batches its reader has to leave out, perhaps of more
-        (SEMANTICS 4.11). Raises `OffsetOutOfRangeError`.
+        All batches are of one segment; the last one may be cut off.
+
+        Args:
+            offset: The offset to start at.
+            max_bytes: The most bytes to return.
+            isolation: With "read_committed" the batches end at the last stable offset, and `aborted_transactions` of
+                the result lists (producer id, first offset) of the transactions whose batches the reader must leave
+                out, and possibly of more (SEMANTICS 4.11).
+            min_one_message: Return the first batch whole even if it is larger than `max_bytes`.
+
+        Returns:
+            The batches and their place in the log.
+
+        Raises:
+            OffsetOutOfRangeError: If the offset is not in the log.
         """
         committed = wants_committed(isolation)
         offset = arguments.whole("offset", offset)
@@ -734,19 +970,29 @@ class Log(Closing):
     offset_for_timestamp = _timestamp_lookup.offset_for_timestamp
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """Find the greatest timestamp of a record and the first record that has it; None in a log without timestamps.
+        """Find the greatest timestamp of a record and the first record that has it.
 
-        As in Kafka, what the log's files hold counts: after `delete_records` the record may lie below
+        As in Kafka, all records in the log's files count: after `delete_records` the record may lie below
         `log_start_offset`, where it cannot be read, until its segment is deleted.
+
+        Returns:
+            The timestamp and the record's offset; None if no record has a timestamp.
         """
         return fetch.max_timestamp(self._view)
 
     def producer_states(self) -> list[ProducerInfo]:
-        """What the log knows of each producer id, in order: epochs, last batches, open transaction.
+        """Return the log's state of each producer: epochs, last batches, open transaction.
 
-        In mode "r" it is found from the newest snapshot and the batches after it, and has producers, too, that the
-        writer has forgotten since they expired (SEMANTICS 9.21). Raises `LogClosedError`, and in mode "r" also
-        `CorruptRecordError` and `StorageError`.
+        In mode "r" the state is computed from the newest snapshot and the batches after it. It then includes producers
+        that the writer has forgotten because they expired (SEMANTICS 9.21).
+
+        Returns:
+            The producers in the order of their ids.
+
+        Raises:
+            LogClosedError: If the log is closed.
+            CorruptRecordError: In mode "r", if a batch is damaged.
+            StorageError: In mode "r", if a file cannot be read.
         """
         view = self._view
         view.refresh()
@@ -761,21 +1007,21 @@ class Log(Closing):
 
     @property
     def log_end_offset(self) -> int:
-        """One past the last record: the next offset to be given out."""
+        """One past the offset of the last record: the offset of the next one."""
         return self._marks().log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """The end for ordinary readers; with one replica it follows every append."""
+        """The offset at which reads of uncommitted records end; the log end, since there is one replica."""
         return self._marks().log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """The end for readers of committed records; the high watermark in a log without open transactions.
+        """The offset at which reads of committed records end; the high watermark if no transaction is open.
 
-        An open transaction that began below the log start keeps it there (SEMANTICS 9.16). A writer that recovers
-        or truncates the log may forget such a transaction, as Kafka does; mode "r" knows it until the log is closed.
-        Where all records were deleted, only the writer that was open then knows it.
+        It is the log start if an open transaction started below that (SEMANTICS 9.16). A writer that recovers or
+        truncates the log may forget such a transaction, as Kafka does; a log in mode "r" remembers it until it is
+        closed. If all records were deleted, only the writer that was open then knows the transaction.
         """
         return self._marks().decided_end_offset()
 
@@ -790,7 +1036,14 @@ class Log(Closing):
         return steadily(describe_all, self._view, view=self._view)
 
     def update_config(self, **settings: Unpack[LogSettings]) -> None:
-        """Change settings of the open log; each takes effect when it does in Kafka (SEMANTICS 13.13)."""
+        """Change settings of the open log; each takes effect when it does in Kafka (SEMANTICS 13.13).
+
+        Args:
+            **settings: The settings to change, by name, as in `open`.
+
+        Raises:
+            ConfigError: If a setting is unknown or its value is not allowed.
+        """
         if self._writer is None:
             self.config = self.config.replace(**settings)
             return
@@ -801,8 +1054,10 @@ class Log(Closing):
         self._configure(after, settings)
 
     def _configure(self, config: LogConfig, settings: LogSettings | None = None) -> None:
-        """Take a configuration, or with `settings` the present one with these; a cleaning is aborted where the policy
-        loses `compact` (SEMANTICS 7.8)."""
+        """Set the configuration; if `settings` are given, change only these in the present one.
+
+        Aborts a running cleaning if the policy loses `compact` (SEMANTICS 7.8).
+        """
         writer = self._writable()
         stops = writer.config.compacts and not config.compacts
         with writer.cleaning.paused() if stops else nullcontext(), writer.gate():
@@ -812,15 +1067,18 @@ class Log(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether the log has been closed, or belongs to the process that this one was forked from."""
+        """Whether the log has been closed, or was opened before a fork by the parent process."""
         return self._view.closed
 
     def stats(self) -> LogStats:
-        """Numbers to watch the log by: marks, sizes, entries, the recovery point, compaction; docs/metrics.md has each.
+        """Return metrics of the log: offsets, sizes, index entries, the recovery point, compaction.
 
-        `full` says why the last write failed, if the disk had no room for it; "" else. `first_dirty_offset` is -1 where
-        `cleanup.policy` has not `compact`, and `compaction_failure` says why the last compaction failed; "" else.
-        `zstd_of_columns` says which library decompresses zstd.
+        `full` says why the last write failed if the disk was full; otherwise it is "". `first_dirty_offset` is -1 if
+        `cleanup.policy` does not contain `compact`. `compaction_failure` says why the last compaction failed; otherwise
+        it is "". `zstd_of_columns` names the library that decompresses zstd.
+
+        Returns:
+            The metrics by name; docs/metrics.md describes each.
         """
         segments = self.segments
         view = self._view
@@ -839,12 +1097,15 @@ class Log(Closing):
             **compaction_stats.numbers(view, self.config, self._now()),
         }
 
-    # Changing the log otherwise.
+    # Other changes of the log.
 
     def roll(self) -> int:
-        """Start a new segment at the log end, and return its base offset.
+        """Roll the log: start a new segment at the log end.
 
-        Where the active segment is empty, it stays, and its age by `segment.ms` begins again.
+        If the active segment is empty, it remains the active one and its age for `segment.ms` starts again.
+
+        Returns:
+            The base offset of the active segment.
         """
         writer = self._writable()
         with writer.gate():
@@ -855,11 +1116,29 @@ class Log(Closing):
             return writer.active.base_offset
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the records at and above `offset`; whether there were any. A batch that holds `offset` goes whole."""
+        """Delete the records at and above `offset`, and the whole batch that holds `offset`.
+
+        Args:
+            offset: The new log end.
+
+        Returns:
+            Whether there were records to delete.
+
+        Raises:
+            NotLeaderError: If the log is a follower's.
+        """
         return truncation.truncate_to(self._leading(), arguments.integer("offset", offset, low=0))
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
-        """Drop every record and let the log go on at `offset` (SEMANTICS 11.8)."""
+        """Delete all records and continue the log at `offset` (SEMANTICS 11.8).
+
+        Args:
+            offset: The new log end, and the offset of the next record.
+            log_start_offset: The new log start, at or below `offset`; `offset` if omitted.
+
+        Raises:
+            NotLeaderError: If the log is a follower's.
+        """
         offset = arguments.integer("offset", offset, low=0)
         start = offset
         if log_start_offset is not None:
@@ -867,10 +1146,21 @@ class Log(Closing):
         truncation.restart(self._leading(), offset, start)
 
     def delete_records(self, before_offset: int) -> int:
-        """Make everything below `before_offset` (-1: the high watermark) unreadable; the log start after it.
+        """Raise the log start to `before_offset`: the records below it can no longer be read.
 
-        On the disk when this returns. Raises `OffsetOutOfRangeError` beyond the high watermark, `PolicyViolationError`
-        for a compacted log.
+        The new log start is on the disk when this returns.
+
+        Args:
+            before_offset: The lowest offset to keep; -1 for the high watermark.
+
+        Returns:
+            The log start.
+
+        Raises:
+            OffsetOutOfRangeError: If the offset is above the high watermark.
+            PolicyViolationError: If `cleanup.policy` is `compact` alone.
+            InvalidTopicError: If the topic is one of Kafka's internal topics.
+            NotLeaderError: If the log is a follower's.
         """
         writer = self._leading()
         policy = self.config.cleanup_policy
@@ -884,20 +1174,31 @@ class Log(Closing):
         return writer.log_start_offset
 
     def apply_retention(self) -> list[SegmentInfo]:
-        """Delete the oldest segments that neither settings nor log start keep (SEMANTICS 6); those that went.
+        """Delete the oldest segments, as far as the settings and the log start allow it (SEMANTICS 6).
 
-        Their files are renamed to `.deleted` now and unlinked when `file.delete.delay.ms` has passed. The log start
-        is on the disk before the first of them goes. A log whose `cleanup.policy` lacks "delete" loses only what lies
-        below its log start.
+        The files are renamed to `.deleted` now, and unlinked when `file.delete.delay.ms` has passed. The log start is
+        on the disk before the first file is renamed. If `cleanup.policy` does not contain "delete", only segments below
+        the log start are deleted.
+
+        Returns:
+            The deleted segments, oldest first.
         """
         return retention_run.apply(self._writable())
 
     def plan_retention(self) -> list[Deletion]:
-        """Say which segments `apply_retention` would delete now, oldest first, and why; changes nothing."""
+        """Say which segments `apply_retention` would delete now, and why; changes nothing.
+
+        Returns:
+            The deletions, oldest segment first.
+        """
         return self._survey()[0]
 
     def retention_outlook(self) -> Outlook | None:
-        """Say why the oldest segment that `apply_retention` would leave stays, and when it goes."""
+        """Say why the oldest segment that `apply_retention` would keep is kept, and when it will be deleted.
+
+        Returns:
+            The explanation and the time; None if `apply_retention` would delete all segments.
+        """
         return self._survey()[1]
 
     def _survey(self) -> tuple[list[Deletion], Outlook | None]:
@@ -911,13 +1212,25 @@ class Log(Closing):
     def compact(
         self, *, roll: bool = False, dry_run: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> CompactionStats:
-        """Drop superseded records below the active segment and the last stable offset (SEMANTICS 7), whatever the dirty
-        ratio and the lags say; with `roll` the active segment is rolled before.
+        """Delete superseded records below the active segment and the last stable offset (SEMANTICS 7).
 
-        Offsets stay what they were; retention does not follow. With `dry_run` nothing is written, which mode "r" may
-        do, too, and the numbers say what would be. `progress(done, total)` is called with bytes. Raises
-        `PolicyViolationError` where `cleanup.policy` has not `compact`, `CorruptRecordError`, and `StorageError`; then
-        the log is as it was before the round that failed. What `progress` raises ends the compaction in the same way.
+        Compacts whatever the dirty ratio and the lags are. Offsets do not change. Retention is not applied. If this
+        call raises, the log is as it was before the round that failed.
+
+        Args:
+            roll: Roll the active segment first, so that its records are compacted, too.
+            dry_run: Write nothing, and return the numbers that a compaction would have. Allowed in mode "r", too.
+            progress: Called as `progress(done, total)` with numbers of bytes. An exception that it raises ends the
+                compaction.
+
+        Returns:
+            The numbers of records, bytes and segments before and after.
+
+        Raises:
+            PolicyViolationError: If `cleanup.policy` does not contain `compact`.
+            CorruptRecordError: If a batch is damaged.
+            StorageError: If the system refuses an operation.
+            ValueError: If both `roll` and `dry_run` are true.
         """
         if dry_run:
             if roll:
@@ -930,16 +1243,20 @@ class Log(Closing):
         return compact_log.compact(writer, progress=progress)
 
     def compaction_outlook(self) -> CompactionOutlook:
-        """Say why nothing of the log is cleaned, or what will be and when; changes nothing."""
+        """Say what the next compaction of the log will clean and when, or why it cleans nothing; changes nothing.
+
+        Returns:
+            The explanation in words, and numbers.
+        """
         return compaction_outlook(self._view, self.config, self._now())
 
     def run_housekeeping(self) -> None:
-        """Do what is due by the clock: delayed unlinks, flushes, checkpoints."""
+        """Do the work that is due by the clock: delayed unlinks, flushes, checkpoints."""
         writer = self._writable()
         writer.refuse_if_unusable()
         writer.housekeeping.housekeep()
 
-    # For the methods above.
+    # Helpers of the methods above.
 
     def _begin_awaiting(self) -> Turns:
         from kstore.base.loops import Turns
@@ -950,12 +1267,12 @@ class Log(Closing):
     def _writable(self) -> Writer:
         if self._writer is None:
             raise self._not_writable()
-        if self._writer.closed:  # before any lock: in a forked child the thread that holds it may be missing
+        if self._writer.closed:  # before any lock: in a forked child the thread that holds a lock may not exist
             raise closed(f"{self.path}: the log", self._writer.opened_in)
         return self._writer
 
     def _leading(self) -> Writer:
-        """The writer, for a change by a client; `NotLeaderError` in a follower."""
+        """Return the writer for a change by a client; raise `NotLeaderError` in a follower."""
         writer = self._writable()
         writer.append_epochs.refuse_follower()
         return writer

@@ -1,8 +1,8 @@
-"""`Log.latest`: the newest record of each key, as compaction would leave them, without a byte rewritten.
+"""`Log.latest`: reads the newest record of each key, as a compaction would keep them.
 
-A first pass learns the offset of each key's newest record, a second one reads the records at these offsets alone.
-Invariant: both passes see the same log. A compaction, a truncation or a deletion meanwhile lets them begin again:
-else a key could be missing whose record was cleaned because of a newer one that lies behind the end of the first pass.
+The first pass finds the offset of each key's newest record; the second reads only the records at these offsets.
+Invariant: both passes see the same log; after a compaction, truncation or deletion they start again. Otherwise a key
+could be missing whose record was cleaned because of a newer one above the end of the first pass.
 """
 
 from __future__ import annotations
@@ -28,16 +28,25 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class LogTable(KeyedRows[Record]):
-    """The newest record of each key of a log, as `Log.latest` found them: a picture of one moment.
+    """The newest record of each key of a log at one time, as `Log.latest` read them.
 
-    Iterating gives the records in the order of their offsets, `table[key]` the `Record` of a key (bytes), `len` the
-    number of keys; `key in table`, `get`, `keys` and `items` are as with a dict. As columns it is had with `columns()`,
-    and Arrow takes the table itself: `polars.DataFrame(table)`, `pyarrow.table(table)`. The names in headers are those
-    of columns: what is not UTF-8 in them is U+FFFD. Immutable; thread-safe.
+    Iterating yields the records in the order of their offsets. `table[key]` is the `Record` of a key (bytes) and `len`
+    the number of keys; `key in table`, `get`, `keys` and `items` work as with a dict. `columns()` returns the table as
+    columns, and Arrow libraries accept the table itself: `polars.DataFrame(table)`, `pyarrow.table(table)`. In names of
+    headers, bytes that are not UTF-8 are replaced by U+FFFD, as in columns.
+
+    Example:
+        >>> table = log.latest()
+        >>> table[b"key"].value
+        b'newest'
+        >>> b"other" in table
+        False
+
+    Immutable and thread-safe.
     """
 
     end_offset: int
-    """The table is of the records below this offset."""
+    """The offset below which the table's records lie."""
 
     def __init__(self, newest: Newest) -> None:
         super().__init__([newest.part])
@@ -51,14 +60,14 @@ class LogTable(KeyedRows[Record]):
 
 
 class Newest(NamedTuple):
-    """The newest records of a log: rows in the order of their offsets."""
+    """The newest records of a log as rows in the order of their offsets."""
 
     end_offset: int
     part: KeyedPart
 
 
 def checked(as_of: int | datetime | None, name: str = "as_of") -> int | datetime | None:
-    """Refuse what is neither an offset nor a time."""
+    """Return `as_of`; raise if it is neither an offset nor a time with a time zone."""
     if as_of is None:
         return None
     if isinstance(as_of, datetime):
@@ -71,7 +80,7 @@ def checked(as_of: int | datetime | None, name: str = "as_of") -> int | datetime
 
 
 def collect(view: View, as_of: int | datetime | None, secret: bytes, *, threads: int | None = None) -> Newest:
-    """Read the newest records of a log, of one state of it; those with the same `secret` can be compared.
+    """Read the newest records of one state of a log; results with the same `secret` can be compared.
 
     `threads` is as in `Log.iter_columns`.
     """
@@ -95,7 +104,7 @@ def _look(view: View, as_of: int | datetime | None, secret: bytes, threads: int 
 
 
 def _end_offset(view: View, as_of: int | datetime | None) -> int:
-    """The offset that the table's records are below."""
+    """Return the offset below which the table's records lie."""
     stable = view.decided_end_offset()
     if as_of is None:
         return stable
@@ -108,7 +117,7 @@ def _end_offset(view: View, as_of: int | datetime | None) -> int:
 
 
 def row_parts(chunk: Columns, first: int, stop: int) -> tuple[list[Any], ...]:
-    """The fields of the rows `[first, stop)`: offsets, timestamps, keys, values, headers."""
+    """Return the fields of the rows `[first, stop)`: offsets, timestamps, keys, values, headers."""
     return (
         chunk.offsets[first:stop].tolist(),
         chunk.timestamps[first:stop].tolist(),

@@ -1,4 +1,4 @@
-"""Opening a partition directory for writing: its lock, what the checkpoint files say of it, recovery, and its role."""
+"""Opens a partition directory for writing: takes its lock, reads the checkpoint files, recovers it, sets its role."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kstore.log.writing.writer import Writer
 
 
 def check_place(path: str | os.PathLike[str], mode: str) -> tuple[str, str, int]:
-    """Return the absolute path, the topic and the partition of a directory that may be opened alone in this mode."""
+    """Return the absolute path, topic and partition; raise if the directory may not be opened in this mode."""
     if mode not in ("a", "r"):
         raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
     directory = os.path.abspath(arguments.path("path", path))
@@ -37,7 +37,7 @@ def check_place(path: str | os.PathLike[str], mode: str) -> tuple[str, str, int]
 
 
 class Marks(NamedTuple):
-    """What the files of a log directory say of a partition that is about to be opened for writing."""
+    """The entries of a partition in the files of its log directory, read before it is opened for writing."""
 
     recovery_point: int
     log_start_offset: int
@@ -46,7 +46,7 @@ class Marks(NamedTuple):
 
 
 def lock_partition(path: str, partition: tuple[str, int]) -> fs.Lock:
-    """Take the writer's lock of a partition directory, which is made if it is missing."""
+    """Take the writer's lock of a partition directory; create the directory if it is missing."""
     root = os.path.dirname(path)
     load_files.refuse_pending(root, *partition)
     if not fs.exists(path):
@@ -56,7 +56,7 @@ def lock_partition(path: str, partition: tuple[str, int]) -> fs.Lock:
 
 
 def take_marks(root: str, partition: tuple[str, int]) -> Marks:
-    """Read what the checkpoint files say of a locked partition, and remove the mark of a clean shutdown."""
+    """Read a locked partition's entries in the checkpoint files, and remove the marker of a clean shutdown."""
     marked_clean = checkpoint.remove_clean_marker(root)
     if marked_clean and (higher := checkpoint.flushed_high_watermarks(root)):
         checkpoint.update_offsets(root, checkpoint.RECOVERY_POINTS, higher)
@@ -78,7 +78,7 @@ def load_writer(
     expiry: Expiry = DEFAULT_EXPIRY,
     seen: Seen | None = None,
 ) -> tuple[Writer, Recovery]:
-    """Load a log for writing; what its recovery found and did."""
+    """Load a log for writing; return its writer and what the recovery found and did."""
     now_ms = time.time_ns() // 1_000_000 if clock is None else times.milliseconds("what the clock gives", clock())
     loaded = recovery.load(
         path,
@@ -94,9 +94,9 @@ def load_writer(
 
 
 def take_role(writer: Writer, follows: FollowerRole | None, leader_epoch: int) -> None:
-    """Be a follower's log, or a leader's, which has its epoch again where the opening has cut the entry at the end.
+    """Make the log a follower's or a leader's; restore a leader's epoch if recovery has cut the last epoch entry.
 
-    Kafka's broker is told the epoch by its controller at every start.
+    In Kafka the controller sends the epoch to the broker at every start.
     """
     latest = writer.epochs.latest_epoch
     if leader_epoch > INT_MAX:

@@ -1,7 +1,7 @@
-"""Appends of records to a log: one that the compiled `Log.append` cannot append at once, and an iterable of them.
+"""Appends records to a log: one record that the compiled `Log.append` cannot append itself, or an iterable.
 
-Records are packed here, before the log's gate is taken; writing/writer.py changes the log. Invariant: an append that
-raises leaves the log as it was, or its exception says what it has stored.
+Records are packed before the log's gate is entered. Invariant: an append that raises leaves the log unchanged, or its
+exception says which records it has stored.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def append_record(
     leader_epoch: int | None,
     expected_offset: int | None,
 ) -> int:
-    """Append one record when there is more to do than to write it: a roll, compression, housekeeping, headers in
-    forms that are not the usual ones. See `Log.append`."""
+    """Append one record that needs a roll, compression, housekeeping, or unusual headers; see `Log.append`."""
     writer.housekeeping.before_append()
     batch_packer.check_epoch(leader_epoch)
     expected_offset = batch_packer.checked_expectation(expected_offset)
@@ -58,7 +57,7 @@ def append_record(
 def append_records(
     writer: Writer, records: Iterable[Any], options: AppendOptions, flush: Callable[[], None] | None = None
 ) -> AppendInfo:
-    """Append an iterable of records in batches, and call `flush` then; see `Log.append_many`."""
+    """Append an iterable of records in batches, then call `flush`; see `Log.append_many`."""
     producer = options.producer
     numbered = producer.producer_id >= 0
     now_ms = writer.now()

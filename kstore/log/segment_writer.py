@@ -1,7 +1,7 @@
-"""Writes segments for a bulk load, outside of any log: batches in, three files for each segment out.
+"""Writes batches into segments for a bulk load, outside of any log; each segment has three files.
 
-The files are byte for byte those that a `Log` with the same configuration has after a clean close, without the files
-that only an open log needs: no snapshot of producers, no epochs, no checkpoint, no lock.
+They are byte for byte the files of a `Log` with the same configuration after a clean close, without the files that only
+an open log needs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
 from kstore.log.writing._log_gate import Gate
 
-WRITE_BACK_BYTES = 1 << 20  # after so many appended bytes the system begins to write the file to the disk
+WRITE_BACK_BYTES = 1 << 20  # after this many appended bytes the system starts to write the file to the disk
 
 
 class WrittenSegment(NamedTuple):
-    """A sealed segment: offsets `[base_offset, next_offset)`, the size of its log, its greatest timestamp."""
+    """A sealed segment: its offsets `[base_offset, next_offset)`, size of the `.log` file, greatest timestamp."""
 
     base_offset: int
     next_offset: int
@@ -32,10 +32,10 @@ class WrittenSegment(NamedTuple):
 
 
 class SegmentWriter:
-    """Appends batches without a producer to new segments in a directory, from offset 0 on, and seals them.
+    """Appends batches without a producer id to new segments in a directory, starting at offset 0, and seals them.
 
-    Rolls where a log with this configuration would. The first batch makes the first files. An `openfiles.Holder` of
-    the segment that is written: another thread may park it at any time. For the rest not thread-safe.
+    Rolls when a log with this configuration would. The first batch creates the first files. An `openfiles.Holder` of
+    the active segment. Not thread-safe, except that another thread may park the segment at any time.
     """
 
     listed = False
@@ -49,12 +49,12 @@ class SegmentWriter:
         active_segment.configure(self._appender, config)
         self._gate = Gate(threading.Lock(), self._appender, check=self._make_ready, stopped=lambda: self._closed)
         self._closed = False
-        self._unwritten = 0  # bytes since the last write-back began
+        self._unwritten = 0  # bytes since the last write-back started
         self._seen_end = 0
         fs.register(self)
 
     def append(self, batches: bytearray | memoryview) -> None:
-        """Append whole v2 batches, and give each its offset; after an error the files are of no use."""
+        """Append whole v2 batches and assign their offsets; after an error the files are unusable."""
         with self._gate:
             taken = 0
             rolled = False
@@ -72,7 +72,7 @@ class SegmentWriter:
                 fs.start_writing(self._segments[-1].file.fd)
 
     def seal(self) -> list[WrittenSegment]:
-        """Give the files their last form, and end the writing; what was written. `flush` puts it on the disk."""
+        """Seal the last segment, refuse further appends, and return the segments. `flush` then syncs them."""
         if self._segments:
             with self._gate:
                 self._seal_active()
@@ -84,7 +84,7 @@ class SegmentWriter:
         ]
 
     def flush(self) -> None:
-        """Put the sealed files on the disk, with their names."""
+        """Sync the sealed files and the directory."""
         for segment in self._segments:
             segment.flush()
         fs.sync_directory(self.directory)
@@ -98,7 +98,7 @@ class SegmentWriter:
             segment.close()
 
     def _make_ready(self) -> None:
-        """Called where the gate is entered."""
+        """Create or resume the active segment; called when the gate is entered."""
         if self._closed:
             raise LogClosedError(f"{self.directory}: the segments are sealed or closed")
         if not self._segments:
@@ -133,17 +133,14 @@ class SegmentWriter:
     # `openfiles.Holder`
 
     def holds(self) -> int:
-        """The descriptors that the active segment is written through."""
         return active_segment.DESCRIPTORS if self._appender.attached else 0
 
     def was_used(self) -> bool:
-        """Whether batches were appended since this was last asked."""
         end, seen = self._appender.next_offset, self._seen_end
         self._seen_end = end
         return end > seen
 
     def let_go(self) -> None:
-        """Park, unless batches are being appended."""
         self._gate.attempt(self._park_locked)
 
     def _park_locked(self) -> None:
@@ -151,7 +148,7 @@ class SegmentWriter:
             active_segment.park(self._appender, self._segments[-1], unsynced=True)
 
     def _after_fork(self) -> None:
-        """Be closed in a forked child: its descriptors are closed there, and their numbers may mean other files."""
+        """Close in a forked child: the descriptors are closed there, and their numbers may belong to other files."""
         self._closed = True
         self._appender.busy = True
         self._appender.detach()

@@ -1,5 +1,5 @@
-"""Readers of a log: snapshots of its segments, searches by offset and time, waiting for more, reading beside a writer.
+"""Reads logs, also while another process writes them: by offset, by time, and waiting for more.
 
-Owns everything that reads without a lock. It changes no file. Invariant: a reader that a truncation or deletion
-overtakes gives no record of the bytes that it read before.
+Reading takes no lock and changes no file. Invariant: a reader that a truncation or deletion overtakes returns no record
+of the bytes that it read before.
 """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Where the active segment ends, as a compiled search asks for it."""
+"""`ActiveEnd`, which the search by time asks where the active segment ends."""
 
 from libc.stdint cimport int64_t
 

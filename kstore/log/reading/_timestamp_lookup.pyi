@@ -1,4 +1,4 @@
-"""The search by time, compiled: most of its time would else be Python's, as it reads little."""
+"""The search by time. Compiled, because it reads little, so that Python code would take most of the time."""
 
 from datetime import datetime
 from typing import Any
@@ -8,23 +8,33 @@ from typing_extensions import disjoint_base
 from kstore.log.reading.view import View
 from kstore.types import TimestampOffset
 
-def offset_for_timestamp(log: Any, timestamp: int | datetime) -> TimestampOffset | None:
-    """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
+def offset_for_timestamp(self: Any, timestamp: int | datetime) -> TimestampOffset | None:
+    """Find the lowest offset whose timestamp is at or after `timestamp`.
 
-    `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when
-    it is appended. Raises `InvalidTimestampError` for one without a time zone.
+    Args:
+        timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond as
+            in an append.
+
+    Returns:
+        The record's timestamp and offset; None if there is no such record.
+
+    Raises:
+        InvalidTimestampError: If the `datetime` has no time zone.
+
+    Example:
+        >>> log.offset_for_timestamp(datetime(2026, 11, 28, tzinfo=timezone.utc)).offset
+        42
     """
 
 @disjoint_base
 class ActiveEnd:
-    """Where the active segment ends."""
+    """Base class of the appender: says where the active segment ends."""
     def published_bytes(self, base_offset: int) -> int:
-        """The size of the segment with this base if it is the active one, else -1."""
+        """Return the size of the segment with this base offset if it is the active one, else -1."""
 
 def first_at(view: View, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
-    `timestamp` is as `times.moment` takes it. Unlike Kafka's, the search goes on behind the first candidate segment
-    (SEMANTICS 5.6). The segments that a search has passed are noted, so that a later one need not ask each of them
-    again.
+    `timestamp` is as in `times.moment`. Unlike Kafka's, the search continues after the first candidate segment
+    (SEMANTICS 5.6). The greatest timestamps of the searched segments are noted for later searches.
     """

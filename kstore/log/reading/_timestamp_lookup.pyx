@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False, nonecheck=True, embedsignature=False
-"""The search by time, compiled: most of its time would else be Python's, as it reads little.
+"""The search by time. Compiled, because it reads little, so that Python code would take most of the time.
 
-Which segments a search looks at is decided here. Where in a segment the record is, `look_behind` and, if it does not know,
-`time_search.find_timestamp` find. Takes no lock.
+This module chooses the segments to search. `look_behind` finds the record in a segment, or if it cannot,
+`time_search.find_timestamp`. Takes no lock.
 """
 
 cimport cython
@@ -38,29 +38,39 @@ from kstore.types import TimestampOffset
 
 
 @cython.binding(True)                    # a method of a class of Python
-def offset_for_timestamp(log, timestamp: int | datetime) -> TimestampOffset | None:
-    """Find the lowest offset whose timestamp is at or after `timestamp`; None when there is none.
+def offset_for_timestamp(self, timestamp: int | datetime) -> TimestampOffset | None:
+    """Find the lowest offset whose timestamp is at or after `timestamp`.
 
-    `timestamp` is in milliseconds, or a `datetime` with a time zone, which counts down to its millisecond, as when
-    it is appended. Raises `InvalidTimestampError` for one without a time zone.
+    Args:
+        timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond as
+            in an append.
+
+    Returns:
+        The record's timestamp and offset; None if there is no such record.
+
+    Raises:
+        InvalidTimestampError: If the `datetime` has no time zone.
+
+    Example:
+        >>> log.offset_for_timestamp(datetime(2026, 11, 28, tzinfo=timezone.utc)).offset
+        42
     """
-    return first_at(log._view, timestamp)
+    return first_at(self._view, timestamp)
 
 
 cdef class ActiveEnd:
-    """Where the active segment ends."""
+    """Base class of the appender: says where the active segment ends."""
 
     cpdef int64_t published_bytes(self, int64_t base_offset):
-        """The size of the segment with this base if it is the active one, else -1."""
+        """Return the size of the segment with this base offset if it is the active one, else -1."""
         return -1
 
 
 cpdef object first_at(view: View, timestamp: int | datetime):  # type: TimestampOffset | None
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
-    `timestamp` is as `times.moment` takes it. Unlike Kafka's, the search goes on behind the first candidate segment
-    (SEMANTICS 5.6). The segments that a search has passed are noted, so that a later one need not ask each of them
-    again.
+    `timestamp` is as in `times.moment`. Unlike Kafka's, the search continues after the first candidate segment
+    (SEMANTICS 5.6). The greatest timestamps of the searched segments are noted for later searches.
     """
     cdef int64_t wanted
     if type(timestamp) is not int or not -0x8000000000000000 <= timestamp <= 0x7fffffffffffffff:
@@ -71,7 +81,7 @@ cpdef object first_at(view: View, timestamp: int | datetime):  # type: Timestamp
 
 
 cdef object _near(view, int64_t timestamp):
-    """The answer of the first segment that can have one, where its open files lead to it at once; else None."""
+    """Return the answer if the first candidate segment has it and its open files lead to it directly, else None."""
     cdef Guard guard = view.guard
     cdef int64_t seen = guard.version
     cdef int64_t end
@@ -96,7 +106,7 @@ cdef object _near(view, int64_t timestamp):
         if not look_behind(file.fd, end, timestamp, start, time_index, offset_index, view.max_decompressed_bytes, True,
                            &found):
             return None
-    except (CorruptIndexError, StorageError):   # `_look` says whether the log has only changed meanwhile
+    except (CorruptIndexError, StorageError):   # `_look` finds out whether the log has only changed
         return None
     if guard.version != seen:
         return None
@@ -104,8 +114,7 @@ cdef object _near(view, int64_t timestamp):
 
 
 cdef Py_ssize_t _first(segments, int64_t start, int64_t timestamp) except -1:
-    """The number of the first segment that may have the answer: those before it end below `start` or have earlier
-    times."""
+    """Return the number of the first candidate segment: those before it end below `start` or have earlier times."""
     cdef Py_ssize_t first = max(<Py_ssize_t> bisect_right(segments.bases, start) - 1, 0)
     noted = segments.maxima
     return max(first, <Py_ssize_t> bisect_left(noted, timestamp)) if noted else first

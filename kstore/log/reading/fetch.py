@@ -1,4 +1,4 @@
-"""Raw fetches, and the greatest timestamp of a log; each is read again where the log has changed during the reading."""
+"""Fetches raw batches, and finds a log's greatest timestamp; both read again if the log changed during the read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class FetchResult:
-    """Raw batches as a broker would send them (SEMANTICS 4.5). Immutable: the bytes are a copy."""
+    """Raw batches as a broker would send them (SEMANTICS 4.5), returned by `Log.fetch`.
+
+    Immutable and thread-safe; the bytes are a copy.
+    """
 
     __slots__ = ("_file", "aborted_transactions", "offset", "position", "records", "segment_base_offset")
 
@@ -60,9 +63,19 @@ class FetchResult:
         return f"<kstore.FetchResult offset={self.offset} size_bytes={self.records.nbytes}{aborted}>"
 
     def send_to(self, target: FileDescriptorLike) -> int:
-        """Hand the same bytes to a socket or descriptor with sendfile(2); the number of bytes sent.
+        """Send the same bytes to a socket or descriptor with sendfile(2).
 
-        Blocks until all is sent. Raises `StorageError`, also when the file has been cut in the meantime.
+        Blocks until all bytes are sent.
+
+        Args:
+            target: A descriptor, or an object with a method `fileno`, such as a socket.
+
+        Returns:
+            The number of bytes sent.
+
+        Raises:
+            StorageError: If the bytes cannot be sent, or the file has been cut since the fetch.
+            TypeError: If the target is neither.
         """
         if self._file is None:
             return 0
@@ -79,7 +92,7 @@ class FetchResult:
 
 
 def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool) -> FetchResult:
-    """Read raw batches from the one that holds `offset` on, of one segment at the most (SEMANTICS 4.1 to 4.9)."""
+    """Read raw batches of one segment, starting with the one that holds `offset` (SEMANTICS 4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
     return steadily(_fetch, view, offset, max_bytes, min_one_message, committed, view=view)
@@ -92,7 +105,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
     end_offset = view.log_end_offset
     segments = view.segments
     if segments.items and offset < segments.bases[0]:
-        raise out_of_range(offset, view.log_start_offset, end_offset)  # no segment to begin with (SEMANTICS 4.3)
+        raise out_of_range(offset, view.log_start_offset, end_offset)  # no segment holds it (SEMANTICS 4.3)
     if offset < end_offset:
         for segment in segments.items[max(segments.floor(offset), 0) :]:
             end = view.readable_bytes(segment)
@@ -100,7 +113,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             place = segment.find_batch(offset, end, most=most)
             if place is None:
                 continue
-            if place.base_offset >= stable or offset >= stable:  # no decided batch is here (SEMANTICS 4.4)
+            if place.base_offset >= stable or offset >= stable:  # not below the last stable offset (SEMANTICS 4.4)
                 empty = memoryview(b"")
                 return FetchResult(empty, place.base_offset, segment.base_offset, place.position, aborted)
             undecided = segment.find_batch(stable, end, most=most) if stable < end_offset else None
@@ -108,7 +121,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             most_bytes = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
             file = segment.file
             data = file.read(place.position, min(last - place.position, most_bytes))
-            # `find_batch` has checked the first batch. One that does not follow it is the next fetch's, which raises.
+            # `find_batch` has checked the first batch. A batch that does not follow is left to the next fetch to raise.
             sound, _, least = chained(data, -MAX_OFFSET, most)
             data = data[: max(sound, min(place.size_bytes, len(data)))]
             if committed:
@@ -124,10 +137,9 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
 def _aborted_for(
     view: View, segments: SegmentList, segment: Segment, offset: int, position: int, next_offset: int
 ) -> tuple[tuple[int, int], ...]:
-    """The aborted transactions that a reader of the bytes up to `position` needs to know, perhaps more
-    (SEMANTICS 4.11).
+    """Return the aborted transactions that matter to a reader of the bytes up to `position`, or more (SEMANTICS 4.11).
 
-    The whole batches in these bytes end at `next_offset`; an index that says less is not believed.
+    The whole batches in these bytes end at `next_offset`; an index entry with a lower offset is wrong and not used.
     """
     upper = segment.offset_index.offset_from(position)
     if upper is not None and upper < next_offset:
@@ -139,7 +151,7 @@ def _aborted_for(
 
 
 def max_timestamp(view: View) -> TimestampOffset | None:
-    """Find the greatest timestamp and the first record that has it (SEMANTICS 5.4); None without timestamps."""
+    """Find the greatest timestamp and the first record that has it (SEMANTICS 5.4); None if there is no timestamp."""
     return steadily(_max_timestamp, view, view=view)
 
 

@@ -1,7 +1,6 @@
-"""A log that is followed look by look: whether it has grown since the last look, and the records that have come.
+"""`FollowedLog`: polls a log for new records, for a reader that waits for several logs or in an event loop.
 
-For a reader that waits for several logs, or in an event loop; one that waits for one log in its thread is a `LogReader`
-with `follow`.
+A reader that waits for one log in its own thread is a `LogReader` with `follow`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from kstore.log.reading.view import View, out_of_range
 
 
 class FollowedLog:
-    """One log of a follower, and where the last look has seen it end. Belongs to one thread or task at a time."""
+    """A log that is followed, and its end at the last `look`. For one thread or task at a time."""
 
     __slots__ = ("durable", "end_offset", "records", "version", "view")
 
@@ -23,10 +22,10 @@ class FollowedLog:
         self.view = view
         self.records = records
         self.durable = durable
-        self.end_offset = self.version = -1  # not looked at yet
+        self.end_offset = self.version = -1  # `look` was not called yet
 
     def has_news(self) -> bool:
-        """Whether the log has grown or changed otherwise since the last look."""
+        """Return whether the log has grown or otherwise changed since the last `look`."""
         view = self.view
         if not isinstance(view, ReadOnlyView) or not view.catch_up():
             view.refresh()
@@ -37,9 +36,9 @@ class FollowedLog:
         return self.view.durable_end_offset if self.durable else self.view.log_end_offset
 
     def look(self, start: Callable[[], RecordIterator] | None = None) -> RecordIterator | None:
-        """The records that have come since the last look; None without any. `start` begins to read, the first time.
+        """Return the records that are new since the last call, None if there are none.
 
-        When it raises, it does so again.
+        The first call gets the iterator from `start`. After a call that raised, the next one raises again.
         """
         if not self.has_news():
             return None
@@ -53,7 +52,7 @@ class FollowedLog:
         return self.records
 
     def lost(self, offset: int) -> OffsetOutOfRangeError | None:
-        """Why reading may not go on at `offset`: since the last look records before it have been cut."""
+        """Return an error if records below `offset` were cut since the last `look`; reading must then not continue."""
         view = self.view
         if not isinstance(view, ReadOnlyView):
             overtaken = view.has_overtaken(ReaderPosition(offset, self.version, -1, 0))

@@ -1,6 +1,6 @@
-"""What feeds the iterators over a log: pieces of segment files in order, waiting for more, going on after a change.
+"""`LogReader`: feeds the iterators over a log with pieces of segment files, and waits for more.
 
-An iterator looks at its view's guard before each record, so that it notices at once when its position is gone.
+An iterator checks its view's guard before each record, so it notices immediately if its position is gone.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from kstore.log.reading.view import (
 )
 from kstore.log.segments.segment import Segment
 
-FIRST_BYTES = 32 << 10  # of the first piece of a pass: a batch of 16 KiB, which is what most producers make, and more
+FIRST_BYTES = 32 << 10  # the size of the first piece: more than a batch of 16 KiB, which is what most producers make
 
 
 class LogReader:
-    """One pass over a part of a log: it feeds the compiled iterators. For one thread at a time.
+    """Feeds a compiled iterator in one pass over a part of a log. For one thread at a time.
 
-    Iterating gives (bytes, path, position, least offset) with whole batches that follow one another, from the batch
-    that holds `offset` on. A batch whose offsets do not follow those before it is a `CorruptRecordError`. An iterator
-    calls `recheck` when the guard has moved; that raises, or answers with a reader to go on with.
+    Iterating yields (bytes, path, position, least offset) of whole batches that follow one another, starting with the
+    batch that holds `offset`; a batch whose offsets do not follow raises `CorruptRecordError`. An iterator calls
+    `recheck` when the guard has moved; that raises, or returns a reader to continue with.
     """
 
     def __init__(self, view: View, offset: int, end_offset: int, options: ReadOptions) -> None:
@@ -45,19 +45,19 @@ class LogReader:
         self.end_offset = end_offset
         self.options = options
         self.owner: object = None  # an object that must live as long as this reader
-        self._continues: ReaderPosition | None = None  # the position of the reader that this one goes on for
+        self._continues: ReaderPosition | None = None  # the position of the reader that this one replaces
 
     def __iter__(self) -> Iterator[tuple[memoryview, str, int, int]]:
         try:
             yield from self._pieces()
         except fs.MissingFileError as error:
-            # The file was renamed meanwhile; the iterator asks `recheck`, which says why.
+            # The file was renamed; the iterator calls `recheck`, which says why.
             raise CorruptRecordError(f"the file has gone: {error}", path=error.filename) from error
 
     def _pieces(self) -> Iterator[tuple[memoryview, str, int, int]]:
         view = self.view
         promised = 0 if self.options.follow else min(view.data_end_offset, self.end_offset)
-        # No segment: a new directory, or a log that is being started anew.
+        # No segment: a new directory, or a log that is being truncated fully.
         while not (segments := view.segments).items:
             if not self.options.follow:
                 view.check_end()
@@ -66,14 +66,14 @@ class LogReader:
                 return
         segment = segments.items[max(segments.floor(self.offset), 0)]
         if segment.base_offset > self.offset and not self.options.skip_deleted:
-            # There is a gap, or the segment was deleted before the iterator had first looked at the guard.
+            # There is a gap, or the segment was deleted before the iterator first checked the guard.
             start = view.log_start_offset
             if start > self.offset:
                 raise out_of_range(self.offset, start, view.log_end_offset)
         position, least = self._start_in(segment)
         previous: ReadPiece | None = None
         while True:
-            # In this order: a segment that has one after it is sealed, and its size is its last.
+            # In this order: if another segment follows, this one is sealed and its size is final.
             limit = self._limit(0 if self.options.follow else None)  # a follower waits in `_wait`
             following = view.segments.after(segment.base_offset)
             is_last = following is None
@@ -113,14 +113,14 @@ class LogReader:
                 return
 
     def _limit(self, timeout: float | None) -> int:
-        """The offset that reading may not reach for now; waits for at most `timeout` seconds for a truncation."""
+        """Return the offset before which reading stops for now; wait at most `timeout` seconds for a truncation."""
         limit = self.view.durable_end_offset if self.options.durable else MAX_OFFSET
         return min(limit, self.view.decided_end_offset(timeout)) if self.options.committed else limit
 
     def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
-        """The aborted transactions in `[start, limit)` of a segment, which a reader of committed records leaves out.
+        """Return a filter for the aborted transactions in `[start, limit)` of a segment.
 
-        None where there are none, and for a reader of all records.
+        None if there are none, or if the reader reads uncommitted records.
         """
         if not self.options.committed:
             return None
@@ -135,10 +135,10 @@ class LogReader:
     def _pieces_of(
         self, segment: Segment, position: int, end: int, previous: ReadPiece | None, least: int
     ) -> Iterator[tuple[ReadPiece, memoryview, int, int, int]]:
-        """Read `[position, end)` of a segment in pieces; the first is to follow `previous` and to begin at `least`.
+        """Read `[position, end)` of a segment in pieces; the first must follow `previous` and not start below `least`.
 
-        Beside a piece, its bytes and its position: how many of the bytes are batches that follow one another, and the
-        least offset of what comes after these.
+        Yields each piece with its bytes, its position, how many of the bytes are batches that follow one another, and
+        the least offset after these.
         """
         file = segment.file
         first_bytes = FIRST_BYTES if previous is None else None
@@ -148,28 +148,29 @@ class LogReader:
             piece = piece._replace(position=at + last, header=bytes(data[last : last + HEADER_BYTES]))
             self.view.check_piece(previous, piece)
             if previous is None and self._continues is not None and self.view.has_overtaken(self._continues):
-                # Records were cut after `recheck` and before the piece was read: `recheck` has to look again.
+                # Records were cut after `recheck` and before the piece was read: `recheck` must check again.
                 self.view.guard.version += 1
                 raise CorruptRecordError("the file was cut under its reader", path=segment.path, position=at)
             yield piece, data, at, sound, least
             previous = piece
 
     def _start_in(self, segment: Segment) -> tuple[int, int]:
-        """A border at or before the batch that holds the offset, and its least offset; the end, for the log end."""
+        """Return the start of a batch at or before the one that holds the offset, or the end; and its least offset."""
         view = self.view
         while True:
             log_end, data_end = view.log_end_offset, view.data_end_offset
             end = view.readable_bytes(segment)
             if self.offset < log_end:
                 return segment.start(self.offset, end)
-            if view.log_end_offset == log_end:  # nothing was appended between the two looks
+            if view.log_end_offset == log_end:  # nothing was appended in between
                 return end, data_end
 
     def _end_in(self, segment: Segment, limit: int, *, sealed: bool) -> int:
-        """Where reading stops in a segment for now: behind its whole batches below `limit`.
+        """Return the position at which reading stops in a segment for now: after its whole batches below `limit`.
 
-        A batch that `limit` divides was synced as a whole. A reader that follows gets it when the recovery point has
-        passed it, any other gets its records below `limit`. A batch that the last stable offset divides is undecided.
+        A batch that the recovery point divides was synced as a whole: a reader that follows gets it when the recovery
+        point has passed it, any other gets its records below `limit`. A batch that the last stable offset divides is
+        undecided.
         """
         end = self.view.readable_bytes(segment)
         if not (self.options.durable or self.options.committed) or sealed:
@@ -184,7 +185,7 @@ class LogReader:
         return place.position + place.size_bytes if divided else place.position
 
     def _wait(self, segment: Segment | None, position: int) -> bool:
-        """Wait for bytes after `position` or for a next segment (None: any segment); False when the time is up."""
+        """Wait for bytes after `position` or the next segment (None: any segment); return False after the timeout."""
         deadline = None if self.options.timeout is None else time.monotonic() + self.options.timeout
         view = self.view
         while True:
@@ -206,9 +207,9 @@ class LogReader:
             view.wait(end_offset, left, durable=self.options.durable)
 
     def recheck(self, position: ReaderPosition, error: CorruptRecordError | None) -> LogReader | None:
-        """Answer an iterator at `position`, whose log has changed or whose next bytes are unsound.
+        """Return a reader with which an iterator continues at `position`; raise if it cannot continue.
 
-        None: go on; a reader: go on with that one. Raises where reading cannot go on.
+        Called if the log has changed, or with the `error` of unsound bytes.
         """
         view = self.view
         if error is not None:
@@ -239,11 +240,10 @@ def _marks_and_overtaken(view: View, position: ReaderPosition) -> tuple[int, int
 
 
 def open_reader(view: View, options: ReadOptions, owner: object = None) -> LogReader:
-    """Begin to read at the offset or the time of `options`, else at the log start: bounds are checked.
+    """Make a reader that starts at the offset or time of `options`, else at the log start; check the bounds.
 
-    The end is that of `options`, at most where the log, or its durable or its decided part, ends now, unless it
-    follows. With `skip_deleted` an offset below the log start is the log start. The `owner` lives as long as the
-    reader.
+    Unless it follows, the reader ends at most where the log, or its durable or committed part, ends now. With
+    `skip_deleted` an offset below the log start becomes the log start. The reader keeps the `owner` alive.
     """
     offset = options.offset
     if options.start_timestamp is not None:
@@ -285,7 +285,7 @@ def iterate_batches(view: View, options: ReadOptions, owner: object) -> BatchIte
     return BatchIterator(
         reader,
         reader.offset,
-        # Without a record in between no batch is given, though one batch may hold both offsets.
+        # If no record is in between, no batch is returned, though one batch may hold both offsets.
         reader.end_offset if reader.end_offset > reader.offset else 0,
         guard=view.guard,
         max_decompressed_bytes=view.max_decompressed_bytes,

@@ -1,8 +1,8 @@
-"""A log in mode "r": the state of a directory that another process may be writing.
+"""`ReadOnlyView`: a log in mode "r", whose directory another process may be writing.
 
-It takes no lock, maps nothing and changes no byte; interrupted deletions and swaps are applied in memory. The log ends
-where the whole, sound batches of the last segment do. Invariant: an unsound batch is the end of the log only where it
-may be a write in progress, in the last segment at or above the recovery point; elsewhere it is a `CorruptRecordError`.
+The view takes no lock, maps no file and changes no byte; interrupted deletions and swaps are applied in memory. The log
+ends after the whole, sound batches of the last segment. Invariant: an unsound batch ends the log only if it may be a
+write in progress, in the last segment at or above the recovery point; elsewhere it raises `CorruptRecordError`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ LONGEST_PAUSE = 0.005
 
 
 class _Marks(NamedTuple):
-    """What the root's checkpoint files say of this partition, and which writings of the files said it."""
+    """This partition's entries in the root's checkpoint files, and the identities of the files."""
 
-    # After a shutdown in order (SEMANTICS 13.5) the high watermark, if that is higher.
+    # After a clean shutdown (SEMANTICS 13.5) the high watermark, if that is higher.
     recovery_point: int = 0
     log_start: int = 0
     files: tuple[object, ...] = ()
 
 
 class DirectoryState(NamedTuple):
-    """The log as one look at the directory shows it: replaced as a whole, so that readers need no lock."""
+    """The state of the log at the last refresh; replaced as a whole, so that readers need no lock."""
 
     segments: SegmentList
     files: tuple[int, ...] = ()  # inode numbers of the segments' files
@@ -53,22 +53,22 @@ class DirectoryState(NamedTuple):
     log_end_offset: int = 0
     recovery_point: int = 0
     leftovers_ignored: tuple[str, ...] = ()
-    # Of the last segment: one past its sound batches as offset and position, the size and file that were scanned.
+    # Of the last segment: the end of its sound batches as offset and position, the size and file that were scanned.
     sound_offset: int = 0
     end_position: int = 0
     end_size: int = -1
     end_file: tuple[int, int] | None = None
-    end_ns: int = -1  # when it had last been changed
-    end_reason: str | None = None  # why its sound batches end where they do
+    end_ns: int = -1  # the file's time of modification
+    end_reason: str | None = None  # why its sound batches end there
     maximum: tuple[int, int] = (-1, 0)
     last_batch: tuple[int, bytes] | None = None
     second_last: truncation_check.FileState | None = None  # of the file of the segment before it
     fault: CorruptRecordError | None = None
-    cut: int | None = None  # records at and above may have been cut since the look before
+    cut: int | None = None  # records at and above it may have been cut since the refresh before
 
 
 class ReadOnlyView:
-    """A partition directory as a reader of another process sees it; a `View`. Safe from any thread."""
+    """A `View` of a partition directory that another process may be writing. Thread-safe."""
 
     is_own = False
 
@@ -83,49 +83,43 @@ class ReadOnlyView:
         self._state = DirectoryState(SegmentList([]))
         self._listed_ns = -1
         self._marks = _Marks()
-        self._marked_ns = -1  # when the root had last been changed as the marks were read
+        self._marked_ns = -1  # the root's time of modification when the marks were read
         self._indexes_behind = False
         self._refreshing = threading.Lock()
-        self._cuts: list[tuple[int, int]] = []  # versions of the guard, and the lowest offset that may have been cut
+        self._cuts: list[tuple[int, int]] = []  # (the guard's version, the lowest offset that may have been cut)
         self._replayed = Replayed(directory)
         self.refresh()
 
-    # `View`
+    # `View`, whose docstrings say what these methods return.
 
     @property
     def segments(self) -> SegmentList:
-        """The segments in order, as of the last look."""
         return self._state.segments
 
     @property
     def log_start_offset(self) -> int:
-        """The lowest offset that can be read."""
         return self._state.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """One past the last sound batch."""
         return self._state.log_end_offset
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset (SEMANTICS 0.2), from snapshots and what follows them."""
+        """The last stable offset (SEMANTICS 0.2), computed from a snapshot and the batches after it."""
         return steadily(lambda: self._look_at_producers(self._state)[0], view=self)
 
     def decided_end_offset(self, timeout: float | None = None) -> int:
-        """The last stable offset."""
         return self.stable_end_offset
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """Each open transaction: (first offset, producer id)."""
         return steadily(lambda: self._caught_up().open_transactions(), view=self)
 
     def producer_states(self) -> list[ProducerInfo]:
-        """What the log knows of each producer id, in order; also of those that its writer has forgotten as expired."""
+        """Return the producers in the order of their ids, including expired ones that the writer has forgotten."""
         return steadily(lambda: self._caught_up().producer_states(), view=self)
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """The last record of each active producer: (last data offset or -1, epoch) by producer id."""
         return self._caught_up().last_records()
 
     def _caught_up(self) -> Replayed:
@@ -143,19 +137,18 @@ class ReadOnlyView:
         )
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends."""
         state = self._state
         _, replayed_from, replayed = self._look_at_producers(state)
         segments = state.segments
         items = segments.items[max(segments.floor(start_offset), 0) : max(segments.floor(replayed_from) + 1, 0)]
         for segment in items[-1:]:
-            segment.txn_index.refresh()  # the segment may have been the active one when it was last looked at
+            segment.txn_index.refresh()  # it may have been the active segment when the index was read
         indexed = [txn for txn in aborted_between(items, start_offset, end_offset) if txn.last_offset < replayed_from]
         return indexed + [txn for txn in replayed if txn.last_offset >= start_offset and txn.first_offset < end_offset]
 
     @property
     def data_end_offset(self) -> int:
-        """One past the last sound batch, also where the log starts above it."""
+        """One past the last sound batch, also if the log starts above it."""
         return self._state.sound_offset
 
     @property
@@ -165,17 +158,17 @@ class ReadOnlyView:
 
     @property
     def durable_end_offset(self) -> int:
-        """The end of what was flushed, as the writer has written it down."""
+        """The recovery point that the writer has written, at most the log end."""
         state = self._state
         return min(state.recovery_point, state.log_end_offset)
 
     @property
     def leftovers_ignored(self) -> tuple[str, ...]:
-        """Names of files that interrupted work left, and that are passed over."""
+        """Names of the files that interrupted work left and that are ignored."""
         return self._state.leftovers_ignored
 
     def readable_bytes(self, segment: Segment) -> int:
-        """Bytes of whole, sound batches in the segment's file; 0 for a segment that has gone."""
+        """Return the bytes of whole, sound batches in the segment's file; 0 if the segment is gone."""
         state = self._state
         segments = state.segments
         number = segments.floor(segment.base_offset)
@@ -184,22 +177,20 @@ class ReadOnlyView:
         return state.end_position if number == len(segments.items) - 1 else segments.items[number].size_bytes
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
-        """The segment's greatest timestamp and the offset that goes with it."""
         state = self._state
         if state.segments.after(segment.base_offset) is None:
             return state.maximum
         return segment.maximum
 
     def check_end(self) -> None:
-        """Raise the fault that ends the log, where it is one."""
         fault = self._state.fault
         if fault is not None:
             raise fault
 
     def is_end_of_log(self, error: CorruptRecordError) -> bool:
-        """Scan the last segment again: whether the log ends before this fault, as where a crash has undone a write.
+        """Scan the last segment again and return whether the log ends before this fault, as after a lost write.
 
-        The scan begins at the index entry before the recovery point: after a power cut the index may have more entries
+        The scan starts at the index entry before the recovery point: after a power cut the index may have more entries
         than the log has batches.
         """
         with self._refreshing:
@@ -220,7 +211,7 @@ class ReadOnlyView:
                 maximum = (whole.max_timestamp, whole.max_timestamp_offset)
                 try:
                     last_batch = _header_at(segment, whole.last_position)
-                except fs.MissingFileError:  # cut again, so the reader looks again
+                except fs.MissingFileError:  # cut again: the reader must check again
                     self.guard.version += 1
                     return True
             shortened = state._replace(
@@ -236,10 +227,10 @@ class ReadOnlyView:
             return True
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
-        """Raise `CorruptRecordError`, with the guard moved, unless `piece` follows `previous` in one state of the log.
+        """Move the guard and raise `CorruptRecordError` unless `piece` follows `previous` in one state of the log.
 
         Both files must be at their paths, the last batch of `previous` must still be there, and a file that the reader
-        has left must end where it was left. Otherwise a truncation or a cleaning came between the two reads.
+        has left must still end there. Otherwise a truncation or a cleaning came between the two reads.
         """
         try:
             sound = piece.file is not None and fs.is_at(piece.file.fd, piece.segment.path)
@@ -258,10 +249,10 @@ class ReadOnlyView:
             )
 
     def check_durable(self, offset: int) -> None:
-        """Raise `CorruptRecordError`, with the guard moved, if the recovery point in its file is below `offset` now.
+        """Move the guard and raise `CorruptRecordError` if the recovery point in its file is below `offset` now.
 
-        A truncation lowers it there before it cuts. While the point is not below `offset`, bytes that were read below
-        it are those that were flushed.
+        A truncation lowers it there before it cuts. So if it is not below `offset`, the bytes that were read below
+        `offset` are flushed ones.
         """
         if self._mark(checkpoint.RECOVERY_POINTS)[0] < offset:
             self._marked_ns = -1
@@ -271,7 +262,7 @@ class ReadOnlyView:
             )
 
     def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
-        """Poll until the log ends above `offset`, with pauses that grow to 5 ms; False when `timeout` has passed."""
+        """Poll until the log ends above `offset`, with pauses that grow to 5 ms; return False after the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_PAUSE
         while True:
@@ -288,10 +279,10 @@ class ReadOnlyView:
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def catch_up(self) -> bool:
-        """Add what was appended since the last look; False when a whole look is needed (`refresh`).
+        """Add the batches appended since the last call; return False if a `refresh` is needed instead.
 
-        One poll costs three `stat` calls and a scan of the new bytes. The indexes are read later. It is only for a log
-        whose last file was sound to its last byte: every append makes such a file longer.
+        Costs three `stat` calls and a scan of the new bytes; the indexes are read later. Works only if the last file
+        was sound to its last byte: every append makes such a file longer.
         """
         with self._refreshing:
             state = self._state
@@ -323,7 +314,7 @@ class ReadOnlyView:
     def _grown(
         state: DirectoryState, segment: Segment, scan: _log_scan.ScanResult, stat: os.stat_result
     ) -> DirectoryState:
-        """The log with the sound batches behind its old end."""
+        """Return the state with the sound batches after the old end."""
         maximum = state.maximum
         if scan.max_timestamp > maximum[0]:
             maximum = (scan.max_timestamp, scan.max_timestamp_offset)
@@ -339,14 +330,14 @@ class ReadOnlyView:
         )
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
-        """Whether the batch that a reader was given last was cut; one that a cleaner has changed or removed was not."""
+        """Return whether a reader's last batch was cut; a batch that a cleaning changed or removed was not."""
         next_offset, seen_version, base_offset, crc = position
         if base_offset < 0:
             return False
         state = self._state
         number = state.segments.floor(next_offset - 1)
         if number < 0:
-            # The log was deleted up to the reader's offset: no batch is left to compare, and the reader has lost none.
+            # The log was deleted up to the reader's offset: no batch is left to compare, and the reader missed none.
             return state.segments.bases[:1] != (next_offset,)
         segment = state.segments.items[number]
         place = segment.find_batch(next_offset - 1, self.readable_bytes(segment))
@@ -355,11 +346,11 @@ class ReadOnlyView:
             if batch.crc == crc and base_offset in (place.base_offset, place.last_offset):
                 return False
         if segment.is_active:
-            return True  # no cleaner has been here
+            return True  # the active segment is never cleaned
         return any(version > seen_version and cut < next_offset for version, cut in self._cuts)
 
     def refresh(self) -> None:
-        """Look at the directory again: segments, marks, and where the last segment ends now."""
+        """Read the directory again: the segments, the marks, and the end of the last segment."""
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
         with self._refreshing:
@@ -368,7 +359,7 @@ class ReadOnlyView:
                     self._refresh()
                     return
                 except fs.MissingFileError:
-                    # A file went between the listing and its opening: the writer rolls, swaps or deletes.
+                    # A file disappeared between the listing and its opening: the writer rolls, swaps or deletes.
                     if not fs.exists(self.directory):
                         raise
                     self._listed_ns = -1
@@ -376,7 +367,7 @@ class ReadOnlyView:
 
     def _refresh(self) -> None:
         marked_ns = fs.stat(self.root).st_mtime_ns
-        # Each writing of a checkpoint renames a file in the root.
+        # Each write of a checkpoint renames a file in the root.
         marks = self._marks if marked_ns == self._marked_ns else self._read_marks()
         while True:
             old = self._state
@@ -392,7 +383,7 @@ class ReadOnlyView:
                 kept = truncation_check.last_kept(self._before(old), bases, state.files)
                 state = state._replace(cut=old.segments.bases[kept] if kept >= 0 else -1)
             start = max(marks.log_start, bases[0] if bases else 0)
-            # Where the files end below the log start, the log starts anew there.
+            # If the files end below the log start, the log is empty at its start.
             end = max(state.sound_offset, start) if bases else start
             state = state._replace(log_start_offset=start, log_end_offset=end)
             fault = self._find_fault(state)
@@ -402,7 +393,7 @@ class ReadOnlyView:
             before, marks = marks, self._read_marks()
             if marks == before:
                 break
-            self._publish(old, state._replace(fault=None))  # the writer has changed the marks meanwhile: look again
+            self._publish(old, state._replace(fault=None))  # the writer changed the marks: read again
         if state.segments is not old.segments:
             _hold_replaced(old.segments, state.segments)
         self._publish(old, state._replace(fault=fault))
@@ -415,7 +406,7 @@ class ReadOnlyView:
         gone = len(old.segments.items) > len(state.segments.items) or not kept
         shrunk = state.end_position < old.end_position or state.cut is not None
         if gone or shrunk or state.log_start_offset != old.log_start_offset:
-            # Before and after: a reader that asks in between asks again.
+            # Before and after: a reader that checks in between checks again.
             self.guard.version += 1
             if state.cut is not None:  # this cut covers the earlier ones at or above it
                 lower = [cut for cut in self._cuts if cut[1] < state.cut]
@@ -439,7 +430,7 @@ class ReadOnlyView:
         return None
 
     def _read_marks(self) -> _Marks:
-        """Read the marks of this partition."""
+
         recovery_point, points_file = self._mark(checkpoint.RECOVERY_POINTS)
         log_start, starts_file = self._mark(checkpoint.LOG_STARTS)
         was_shut_down = fs.exists(os.path.join(self.root, checkpoint.CLEAN_MARKER))
@@ -450,7 +441,7 @@ class ReadOnlyView:
         return _Marks(recovery_point, log_start, (points_file, starts_file, was_shut_down))
 
     def _mark(self, name: str) -> tuple[int, tuple[int, int, int] | None]:
-        """This partition's line in one of the root's checkpoint files, and the identity of the file."""
+        """Return this partition's offset in one of the root's checkpoint files, and the identity of the file."""
         path = os.path.join(self.root, name)
         try:
             stat = fs.stat(path)
@@ -472,15 +463,15 @@ class ReadOnlyView:
                 state_of=now.state,
                 epochs=self._read_epochs,
             )
-        # On some file systems a listing has other inode numbers than the files.
+        # On some file systems a listing has other inode numbers than `stat`.
         is_told = bool(now.bases) and fs.stat(now.paths[-1]).st_ino == now.files[-1]
-        # The segment that was cut in place, and all behind it, are other ones now.
+        # The segment that was cut in place and all segments after it get new objects.
         standing = now.bases if cut is None else now.bases[: max(bisect_right(now.bases, cut) - 1, 0)]
         before = {base: (file, item) for base, file, item in zip(old.bases, state.files, old.items, strict=True)}
         items = []
         for base, file, path in zip(now.bases, now.files, now.paths, strict=True):
             known, segment = before.get(base, (None, None))
-            # The active segment keeps its object for as long as it is the active one.
+            # The active segment keeps its object while it is the active one.
             was_rolled = old.bases[-1:] == (base,) and base != now.bases[-1]
             if segment is None or known != file or segment.path != path or was_rolled or base not in standing:
                 segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=now.actual)
@@ -505,7 +496,7 @@ class ReadOnlyView:
 
     @staticmethod
     def _before(state: DirectoryState) -> truncation_check.Before:
-        """What `changes` has to know of a look that found segments."""
+        """Return what `cut_between` needs of a state that has segments."""
         epoch = -1
         if state.last_batch is not None and header.MAGIC.of(state.last_batch[1]) == 2:
             epoch = header.LEADER_EPOCH.of(state.last_batch[1])
@@ -514,7 +505,7 @@ class ReadOnlyView:
         )
 
     def _find_end(self, state: DirectoryState, log_start: int) -> DirectoryState:
-        """Scan the bytes that were appended to the last segment since the last look."""
+        """Scan the bytes that were appended to the last segment since the last refresh."""
         if not state.segments.items:
             return state
         segment = state.segments.items[-1]
@@ -523,7 +514,7 @@ class ReadOnlyView:
         if state.end_size >= 0 and identity != state.end_file:
             raise fs.MissingFileError(errno.ENOENT, "another file has its name now", segment.path)
         if state.end_size >= 0 and not self._last_batch_stands(state, stat.st_size):
-            # The tail was cut: forget what is known of it.
+            # The end was cut: forget its state.
             segment = segment.anew()
             segment.is_active = True
             segments = state.segments.ending_in(segment, replaces=True)
@@ -538,7 +529,7 @@ class ReadOnlyView:
         segment.offset_index.refresh()
         segment.time_index.refresh()
         position, maximum, scan, after = state.end_position, state.maximum, None, state.sound_offset
-        # A raised log start raises the recovery point too, and may lie in a gap.
+        # A raised log start also raises the recovery point, and may lie in a gap.
         flushed_end = state.recovery_point if state.recovery_point > log_start else -1
         if state.end_size < 0:
             position, after = segment.start(segment.offset_index.last[0], stat.st_size)
@@ -582,7 +573,6 @@ class ReadOnlyView:
             return False
 
     def close(self) -> None:
-        """Close the files."""
         self.closed = True
         for segment in self.segments.items:
             segment.close()
@@ -590,9 +580,9 @@ class ReadOnlyView:
 
 
 def _hold_replaced(old: SegmentList, new: SegmentList) -> None:
-    """Open the files that a cleaning has put in the place of others, and that of the first segment.
+    """Open the files with which a cleaning may have replaced others, and the file of the first segment.
 
-    While one is open, no later file of its base gets its inode number, and looks like it.
+    While a file is open, its inode number is not used again, so a later file of its base offset cannot look like it.
     """
     known, bases = set(old.items), set(old.bases)
     for segment in new.items:
@@ -602,9 +592,9 @@ def _hold_replaced(old: SegmentList, new: SegmentList) -> None:
 
 
 def _header_at(segment: Segment, position: int) -> tuple[int, bytes]:
-    """A batch's position and the beginning of its header, by which it is known again.
+    """Return a batch's position and the start of its header, which together identify it.
 
-    Raises `MissingFileError` where the file was cut since the batch was seen: then one has to look again.
+    Raises `MissingFileError` if the file was cut since the batch was found: the caller must refresh again.
     """
     data = segment.file.read(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
@@ -613,5 +603,5 @@ def _header_at(segment: Segment, position: int) -> tuple[int, bytes]:
 
 
 def _if_sure(changed_ns: int) -> int:
-    """A directory's time of modification, or -1 as long as another change might have the same."""
+    """Return a directory's time of modification, or -1 if a later change could have the same time."""
     return changed_ns if is_settled(changed_ns) else -1

@@ -1,4 +1,4 @@
-"""`ReadOptions`: what a caller wants of one pass over a log, checked."""
+"""`ReadOptions`: the checked arguments of one pass over a log."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ OnLag = Literal["raise", "start"]
 
 
 class ReadOptions(NamedTuple):
-    """What a caller wants of one pass over a log."""
+    """The arguments of one pass over a log."""
 
-    offset: int | None = None  # None: the log start, or where `start_timestamp` says
-    end_offset: int | None = None  # None: where the log ends as the pass begins, or never when following
-    start_timestamp: int | None = None  # begin at the first record at or after it
-    committed: bool = False  # no batch of an open or an aborted transaction
-    durable: bool = False  # only what was flushed
+    offset: int | None = None  # None: the log start, or the offset of `start_timestamp`
+    end_offset: int | None = None  # None: the log end at the start of the pass; no end if `follow`
+    start_timestamp: int | None = None  # start at the first record at or after it
+    committed: bool = False  # only committed records
+    durable: bool = False  # only flushed records
     follow: bool = False  # wait for more at the end
-    timeout: float | None = None  # seconds of waiting without a new record after which a follower ends
-    skip_deleted: bool = False  # go on at the log start where it has overtaken the reader
+    timeout: float | None = None  # a follower ends after this many seconds without a new record
+    skip_deleted: bool = False  # continue at the log start if it has overtaken the reader
 
 
 def wants_committed(isolation: Isolation) -> bool:
-    """Whether `isolation` leaves out what is undecided or aborted; `ValueError` for an unknown one."""
+    """Return whether `isolation` leaves out open and aborted transactions; raise `ValueError` for an unknown one."""
     if isolation not in ("read_uncommitted", "read_committed"):
         raise ValueError(f"isolation is {isolation!r}; 'read_uncommitted' and 'read_committed' are allowed")
     return isolation == "read_committed"
 
 
 def check_on_lag(on_lag: OnLag) -> None:
-    """Refuse a value of `on_lag` that does not exist."""
     if on_lag not in ("raise", "start"):
         raise ValueError(f"on_lag is {on_lag!r}; 'raise' and 'start' are allowed")
 
@@ -47,7 +46,7 @@ def read_options(
     timeout: float | None = None,
     on_lag: OnLag = "raise",
 ) -> ReadOptions:
-    """Check what a caller says of a pass over a log."""
+    """Check the arguments of a pass over a log."""
     committed = isolation != "read_uncommitted" and wants_committed(isolation)
     if on_lag != "raise":
         check_on_lag(on_lag)

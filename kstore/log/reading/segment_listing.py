@@ -1,7 +1,7 @@
-"""One look at the names in a partition directory: its segments, with interrupted deletions and swaps applied in memory.
+"""Lists the segments of a partition directory, with interrupted deletions and swaps applied in memory.
 
-Names change while a log is rolled, cut, cleaned and deleted. Invariant: what is given is the directory as it was at one
-moment, so that a swap of cleaned segments is seen not begun or done, at whichever of its renames it stands.
+Names change while a log is rolled, truncated, cleaned and deleted. Invariant: a listing is the directory at one time. A
+swap of cleaned segments is seen as not started or as done, whichever of its renames it has reached.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Listing(NamedTuple):
     bases: tuple[int, ...]
     files: tuple[int, ...]  # inode numbers of their `.log` files
     paths: tuple[str, ...]
-    actual: Mapping[str, str]  # final names to those that the files have now
+    actual: Mapping[str, str]  # from a file's final name to its present name
     passed_over: tuple[str, ...]
 
     def state(self, base: int) -> tuple[int, int]:
-        """Size and time of modification of a segment's `.log` file."""
+        """Return the size and time of modification of a segment's `.log` file."""
         stat = fs.stat(self.paths[self.bases.index(base)])
         return stat.st_size, stat.st_mtime_ns
 
 
 def list_segments(directory: str) -> Listing:
-    """List the directory. Raises `StorageError` for a segment whose name is not spelt as one."""
+    """List the directory. Raises `StorageError` for a segment whose name has not 20 digits."""
     inodes = _names(directory)
     unfinished = swap.find_leftovers(directory, inodes)
     actual = {name: name for name in inodes if name not in set(unfinished.remove)}
@@ -55,7 +55,7 @@ def list_segments(directory: str) -> Listing:
 
 
 def _names(directory: str) -> dict[str, int]:
-    """The names and their inode numbers as of one moment: a rename may fall into a listing, and not into two."""
+    """Return the names and inode numbers at one time: those of two equal listings, as a rename may disturb one."""
     entries = None
     while True:
         before, entries = entries, {entry.name: entry.inode() for entry in fs.scandir(directory)}

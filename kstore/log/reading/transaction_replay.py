@@ -1,8 +1,8 @@
-"""Transactions of a log that another process may be writing: where the open ones begin, and which were aborted.
+"""Finds the open and aborted transactions of a log that another process may be writing.
 
-A log's writer has this in memory and in its transaction indexes. A read-only log takes the newest snapshot and the
-batches behind it. Invariant: nothing above the recovery point is believed, where a power cut may bring back a snapshot
-that was deleted, and may have lost an index entry; the batches there are replayed.
+The writer has them in memory and in its transaction indexes; a read-only log loads the newest snapshot and replays the
+batches after it. Invariant: no snapshot or index entry above the recovery point is used, because a power cut may
+restore a deleted snapshot or lose an index entry; the batches there are replayed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from kstore.log.segments.segment import Segment
 
 
 def aborted_between(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that reach into `[start_offset, end_offset)`, of the indexes of `segments`
-    (SEMANTICS 4.11).
+    """Return the aborted transactions that reach into `[start_offset, end_offset)`, from the segments' indexes.
 
-    `segments` begin with the one that holds `start_offset`.
+    See SEMANTICS 4.11. The first of the `segments` holds `start_offset`.
     """
     aborted = []
     for segment in segments:
@@ -39,26 +38,26 @@ def aborted_between(segments: Sequence[Segment], start_offset: int, end_offset: 
 
 
 def open_transactions(table: ProducerTable) -> list[tuple[int, int]]:
-    """Each open transaction of a table: (first offset, producer id)."""
+    """Return (first offset, producer id) of each open transaction of a table."""
     return [
         (first_offset, producer_id) for producer_id, _, _, _, first_offset, _ in table.states() if first_offset >= 0
     ]
 
 
 def last_records(table: ProducerTable) -> dict[int, tuple[int, int]]:
-    """The last record of each active producer (SEMANTICS 7.18): (last data offset or -1, epoch) by producer id."""
+    """Return (last data offset or -1, epoch) of each active producer by its id (SEMANTICS 7.18)."""
     return {state[0]: (state[5][-1][3] if state[5] else -1, state[1]) for state in table.states()}
 
 
 class Replayed:
-    """The producers of a log that another process may be writing, as far as it was read. Safe from any thread."""
+    """The producers of a log that another process may be writing, as of the last `catch_up`. Thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock = threading.Lock()
         self._table = ProducerTable()
         self._version = -1
-        self._from = 0  # below it a snapshot and the indexes tell of transactions
+        self._from = 0  # below it, transactions are found in a snapshot and the indexes
         self._end = 0
         self._aborted: list[AbortedTxn] = []
 
@@ -72,13 +71,13 @@ class Replayed:
         log_end_offset: int,
         recovery_point: int,
     ) -> tuple[int, int, list[AbortedTxn]]:
-        """Replay new batches: (last stable offset, offset from which aborts are in the list, the list).
+        """Replay new batches. Returns (last stable offset, lowest offset that the list covers, aborted transactions).
 
-        `version` is the guard's: when it has moved, everything is replayed anew.
+        `version` is the guard's; if it has changed, everything is replayed again.
         """
         with self._lock:
             if version != self._version or log_end_offset < self._end:
-                self._version = -1  # a replay that is broken off is begun again
+                self._version = -1  # an interrupted replay starts again
                 self._begin(segments, size_of, log_start_offset, log_end_offset, recovery_point)
                 self._version = version
             if log_end_offset > self._end:
@@ -89,17 +88,17 @@ class Replayed:
             return stable_end, self._from, self._aborted
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """The last record of each active producer at the last look: (last data offset or -1, epoch) by producer id."""
+        """Return (last data offset or -1, epoch) of each active producer by its id, as of the last `catch_up`."""
         with self._lock:
             return last_records(self._table)
 
     def producer_states(self) -> list[ProducerInfo]:
-        """What was known of each producer at the last look, in order of their ids."""
+        """Return the producers as of the last `catch_up`, in the order of their ids."""
         with self._lock:
             return producer_infos(self._table)
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """Each transaction that was open at the last look: (first offset, producer id)."""
+        """Return (first offset, producer id) of each transaction that was open at the last `catch_up`."""
         with self._lock:
             return open_transactions(self._table)
 
@@ -113,7 +112,7 @@ class Replayed:
     ) -> None:
         """Start from the newest sound snapshot below the recovery point; replay aborted transactions from an older one.
 
-        A transaction may have begun below the log start (SEMANTICS 9.16): a snapshot or a batch there tells.
+        A transaction may have started below the log start (SEMANTICS 9.16): a snapshot or a batch there shows it.
         """
         first = segments[0].base_offset if segments else log_start_offset
         bases = [segment.base_offset for segment in segments if segment.base_offset <= recovery_point]
@@ -136,7 +135,7 @@ class Replayed:
             self._table.load(newest[1], 0, NEVER)
 
     def _snapshots(self, first_offset: int, end_offset: int) -> list[int]:
-        """The offsets of the snapshots in `[first_offset, end_offset]`, the newest first."""
+        """Return the offsets of the snapshots in `[first_offset, end_offset]`, the newest first."""
         parsed = map(names.parse_file_name, fs.listdir(self._directory))
         offsets = (
             file.offset for file in parsed if file is not None and file.kind == names.SNAPSHOT and not file.state
@@ -144,7 +143,7 @@ class Replayed:
         return sorted((offset for offset in offsets if first_offset <= offset <= end_offset), reverse=True)
 
     def _replay(self, segments: Sequence[Segment], size_of: Callable[[Segment], int], end_offset: int) -> None:
-        """Take in the batches up to `end_offset`, which a batch ends at."""
+        """Replay the batches up to `end_offset`, at which a batch ends."""
         first = max(bisect_right(segments, self._end, key=attrgetter("base_offset")) - 1, 0)
         for segment in segments[first:]:
             if segment.base_offset >= end_offset:

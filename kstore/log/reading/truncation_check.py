@@ -1,20 +1,20 @@
-"""Whether a log was cut between two looks at its directory, or only cleaned: what a reader of another process can know.
+"""Decides whether another process truncated a log between two reads of its directory, or only cleaned it.
 
-A truncation cuts the file of one segment in place and removes all segments behind it. A cleaning replaces files of
-segments that are not active by new ones, sets their times to those of the old ones, and keeps the base offset of the
-first segment of each group. So:
+A truncation cuts one segment's file in place and removes all segments after it. A cleaning replaces the files of
+segments that are not active, gives the new files the times of the old ones, and keeps the base offset of the first
+segment of each group. So the segment that was the last one at the first read shows what happened:
 
-- the last segment is still the same file, and its last batch still stands: nothing was cut, since a cut takes the end;
-- it is the same file, and its last batch does not stand: it was cut;
-- it has gone, or is another file: it was rolled and then cleaned, or it was cut away. It was cut away where a segment
-  begins at a new offset below the old end; where the segment before it is the same file and has changed, or is followed
-  by another base than before; where the segment before it is another file, written later than the last one was; where a
-  newer leader epoch begins below the old end, as in a broker that was told to truncate; and where the log ends below
-  its old end. Else it was cleaned.
+- It is the same file with the same last batch: nothing was cut, because a truncation removes the end.
+- It is the same file without that batch: it was cut.
+- It is gone or is another file: it was removed by a truncation, or rolled and then cleaned. It was removed if a segment
+  starts at a new base offset below the old log end; if the segment before it is the same file but has changed, or has
+  another segment after it than before; if the segment before it is another file that was written later than the last
+  one; if a newer leader epoch starts below the old log end, as when a broker is told to truncate; or if the log ends
+  below its old end. Otherwise it was cleaned.
 
-Invariant: a cleaning must never be taken for a cut. So a cut that is followed by as many appends, a roll and a cleaning
-that joins the segment with those around it, all between two looks, is taken for a cleaning where no leader epoch tells
-of it.
+Invariant: a cleaning is never reported as a truncation. So one truncation is not found: if it is followed by as many
+appends, a roll and a cleaning that joins the segment with its neighbours before the second read, and no new leader
+epoch.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ FileState = tuple[int, int]  # size and time of modification
 
 
 class Before(NamedTuple):
-    """What is known of an earlier look at a log that had a segment."""
+    """The result of an earlier read of a log that had a segment."""
 
     bases: tuple[int, ...]
     files: tuple[int, ...]  # inode numbers of the segments' files
     end_offset: int  # one past the last sound batch
     last_epoch: int  # the leader epoch of the last batch, -1 if it is not known
-    last_ns: int  # when the last segment's file had been changed
-    second_last: FileState | None  # of the segment before it
+    last_ns: int  # the last segment's time of modification
+    second_last: FileState | None  # of the segment before the last
 
 
 def last_kept(before: Before, bases: tuple[int, ...], files: tuple[int, ...]) -> int:
-    """The number of the last segment that is still the same file, -1 for none: no cut was below it."""
+    """Return the number of the last segment that is still the same file, or -1; no cut was below this segment."""
     now = dict(zip(bases, files, strict=True))
     kept = [number for number, base in enumerate(before.bases) if now.get(base) == before.files[number]]
     return kept[-1] if kept else -1
@@ -55,10 +55,10 @@ def cut_between(
     state_of: Callable[[int], FileState],
     epochs: Callable[[], LeaderEpochCache],
 ) -> int | None:
-    """The lowest offset from which on records may have been cut since `before`; None where nothing was cut.
+    """Return the lowest offset at which records may have been cut since `before`; None if nothing was cut.
 
-    `bases` and `files` are those of now. `last_stands` says whether the last batch is where it was, in the file that
-    was the last one; `state_of` gives the state of the file of a segment that is there now.
+    `bases` and `files` are the present ones. `last_stands` says whether the file that was the last one still has its
+    last batch in place; `state_of` returns the state of a present segment's file.
     """
     kept = last_kept(before, bases, files)
     last = len(before.bases) - 1

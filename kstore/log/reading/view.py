@@ -1,4 +1,4 @@
-"""A log as its readers see it, and what all of them need of it: pieces of files, places in a log, errors.
+"""`View`: a log as its readers see it, and the functions that all readers need.
 
 A `View` is an ordered list of segments with a start and an end: the log's `Writer`, or a `ReadOnlyView` in another
 process. Reading takes no lock.
@@ -34,10 +34,10 @@ Ts = TypeVarTuple("Ts")
 
 
 class SegmentList:
-    """The segments of a log in order, never changed once made: a reader takes it and need not lock.
+    """The segments of a log in order. Never changed once made, so that a reader needs no lock.
 
-    `maxima` is what searches by time have noted: the greatest timestamp of the first segment, of the first two, and so
-    on, never of the last one of the list, which may be appended to. It is replaced as a whole.
+    `maxima` holds what searches by time have found: the greatest timestamp of the first segment, of the first two, and
+    so on, without the last segment, to which records may be appended. It is replaced as a whole.
     """
 
     __slots__ = ("bases", "items", "maxima")
@@ -48,9 +48,9 @@ class SegmentList:
         self.maxima = array("q")
 
     def ending_in(self, segment: Segment, *, replaces: bool = False) -> SegmentList:
-        """Make the list with one more segment, or with another one as its last.
+        """Return the list with one more segment, or with its last segment replaced.
 
-        The others are copied as they are: a log of very many segments rolls, too.
+        Copies the tuples instead of building them again: a log may have very many segments.
         """
         made = SegmentList([])
         end = len(self.items) - replaces
@@ -60,22 +60,22 @@ class SegmentList:
         return made
 
     def note_maxima(self, noted: array[int], found: list[int]) -> None:
-        """Note the greatest timestamps of one or more segments behind those of `noted`, which `maxima` was."""
+        """Set `maxima` to `noted`, its value at the start of a search, extended by those of further segments."""
         so_far = accumulate(found, max, initial=noted[-1] if noted else found[0])
         self.maxima = noted + array("q", islice(so_far, 1, None))
 
     def keep_maxima(self, earlier: SegmentList) -> None:
-        """Take over what was noted of the segments that both lists begin with."""
+        """Copy the maxima of the segments with which both lists start."""
         if earlier.maxima:
             pairs = zip(self.items[:-1], earlier.items, strict=False)
             self.maxima = earlier.maxima[: sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))]
 
     def floor(self, offset: int) -> int:
-        """Return the number of the segment with the greatest base offset at or below `offset`, -1 for none."""
+        """Return the number of the segment with the greatest base offset at or below `offset`, or -1."""
         return bisect_right(self.bases, offset) - 1
 
     def after(self, base_offset: int) -> Segment | None:
-        """Return the first segment with a greater base offset."""
+        """Return the first segment with a greater base offset, or None."""
         number = bisect_right(self.bases, base_offset)
         return self.items[number] if number < len(self.items) else None
 
@@ -83,8 +83,8 @@ class SegmentList:
 class ReadPiece(NamedTuple):
     """Whole batches of a segment's file, up to the position `end`; `position` and `header` are those of the last batch.
 
-    `file` is the open file that they were read from: the segment may have closed it since, and opened the file that is
-    at the path now. It is None where the reader has waited since, as a waiting reader keeps no file open.
+    `file` is the open file that they were read from: the segment may have closed it since and opened another one at the
+    path. It is None if the reader has waited since, as a waiting reader keeps no file open.
     """
 
     segment: Segment
@@ -97,9 +97,9 @@ class ReadPiece(NamedTuple):
 class View(Protocol):
     """A log as its readers see it."""
 
-    is_own: bool  # no other process changes the log, and who closes it or takes records away moves the guard's number
+    is_own: bool  # no other process changes the log, and each close and each removal of records moves the guard
     guard: _core.Guard
-    max_decompressed_bytes: int | None  # what a batch may become; None: compression.MAX_DECOMPRESSED_BYTES
+    max_decompressed_bytes: int | None  # of one batch; None: compression.MAX_DECOMPRESSED_BYTES
 
     @property
     def segments(self) -> SegmentList: ...
@@ -109,72 +109,70 @@ class View(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def data_end_offset(self) -> int:
-        """One past the last batch: below the log end after a truncation inside of a batch (SEMANTICS 11.4)."""
+        """One past the last batch; below the log end after a truncation inside a batch (SEMANTICS 11.4)."""
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset: nothing below it is undecided (SEMANTICS 0.2); the log start during a truncation."""
+        """The last stable offset (SEMANTICS 0.2); the log start during a truncation."""
 
     def decided_end_offset(self, timeout: float | None = None) -> int:
-        """The last stable offset; waits for a truncation that another thread has under way.
+        """Return the last stable offset; wait while another thread truncates the log.
 
-        The log start after `timeout` seconds.
+        After `timeout` seconds, return the log start.
         """
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends
-        (SEMANTICS 4.11)."""
+        """Return the aborted transactions that reach into `[start_offset, end_offset)`, by ends (SEMANTICS 4.11)."""
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """Each open transaction: (first offset, producer id)."""
+        """Return (first offset, producer id) of each open transaction."""
 
     def producer_states(self) -> list[ProducerInfo]:
-        """What the log knows of each producer id, in order (SEMANTICS 9)."""
+        """Return the producers in the order of their ids (SEMANTICS 9)."""
 
     @property
     def durable_end_offset(self) -> int:
-        """The end of what survives the machine: the recovery point, which never lies beyond the log's end."""
+        """The end of the records that survive a crash of the machine: the recovery point, at most the log end."""
 
     def readable_bytes(self, segment: Segment) -> int:
-        """Bytes of whole, published batches in the segment's file."""
+        """Return the bytes of whole, published batches in the segment's file."""
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
-        """The segment's greatest timestamp and the offset that goes with it."""
+        """Return the segment's greatest timestamp and its offset."""
 
     def refresh(self) -> None:
-        """Look at what has changed on the disk, if another process may change it."""
+        """Read changes from the disk, if another process may have made some."""
 
     def check_end(self) -> None:
-        """Raise the fault that ends the log, if a fault does."""
+        """Raise the fault that ends the log, if there is one."""
 
     def is_end_of_log(self, error: CorruptRecordError) -> bool:
-        """Look again at the place of a fault: whether the log ends before it."""
+        """Read the place of a fault again and return whether the log ends before it."""
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
         """Raise `CorruptRecordError` unless `piece` follows `previous` in one state of the log."""
 
     def check_durable(self, offset: int) -> None:
-        """Raise `CorruptRecordError` if the recovery point has come down below `offset`: then records were cut."""
+        """Raise `CorruptRecordError` if the recovery point is now below `offset`, because records were cut."""
 
     def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
-        """Wait until the log, or with `durable` its durable part, ends above `offset`; False when the time is up."""
+        """Wait until the log (its durable part if `durable`) ends above `offset`; return False after the timeout."""
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
-        """Whether records that a reader was given are no longer in the log; `LogClosedError` for a closed log."""
+        """Return whether a reader's records are no longer in the log; raise `LogClosedError` if the log is closed."""
 
 
 def check_offset(view: View, offset: int) -> None:
-    """Refuse an offset outside of `[log start, log end]` (SEMANTICS 4.3)."""
+    """Raise `OffsetOutOfRangeError` for an offset below the log start or above the log end (SEMANTICS 4.3)."""
     while True:
         start, end = view.log_start_offset, view.log_end_offset
         if start <= offset <= end:
             return
-        if start <= end:  # else a truncation came between the two looks
+        if start <= end:  # else a truncation came between the two reads
             raise out_of_range(offset, start, end)
 
 
 def out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
-    """Make the error for an offset outside of the log, with the log's start and end."""
     return OffsetOutOfRangeError(
         f"offset {offset} is not in the log, which starts at {start} and ends at {end}",
         log_start_offset=start,
@@ -183,25 +181,25 @@ def out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
 
 
 def offset_limit(view: View, segment: Segment) -> int:
-    """The offset that all offsets in a segment are below; the caller has read the segment's size before this."""
+    """Return an offset above all offsets of a segment; the caller must have read the segment's size before."""
     following = view.segments.after(segment.base_offset)
     return view.log_end_offset if following is None else following.base_offset
 
 
 def chain(view: View, piece: ReadPiece, data: memoryview, least: int) -> tuple[int, int, int]:
-    """Say how far the batches of a piece follow one another, as `chained`; the first begins at or above `least`."""
+    """Return how far the batches of a piece follow one another, as `chained`; the first starts at or above `least`."""
     segment, behind = piece.segment, piece.end
     offset = b""
     if piece.file is not None and behind < view.readable_bytes(segment):
-        offset = piece.file.read(behind, OFFSET_BYTES)  # a batch behind a gap must end where the next one begins
+        offset = piece.file.read(behind, OFFSET_BYTES)  # a batch after a gap must end below the next batch
     following = header.BASE_OFFSET.of(offset) if len(offset) == OFFSET_BYTES else MAX_OFFSET
     return chained(data, least, offset_limit(view, segment), following)
 
 
 def misplaced(view: View, piece: ReadPiece, data: memoryview, position: int, least: int) -> CorruptRecordError:
-    """Make the error for a batch whose offsets do not lie between those of the batches around it.
+    """Make the error for a batch whose offsets do not lie between those of its neighbours.
 
-    Raises `CorruptRecordError` where its CRC does not hold either.
+    Raises `CorruptRecordError` if its CRC is wrong, too.
     """
     size = header.size_of(data)
     [batch] = _core.decode_batches(data[:size], path=piece.segment.path, position=position)
@@ -224,7 +222,7 @@ _BY_CHANGES: tuple[type[KStoreError], ...] = (CorruptRecordError, StorageError)
 def steadily(
     look: Callable[[*Ts], T], *arguments: *Ts, view: View, errors: tuple[type[KStoreError], ...] = _BY_CHANGES
 ) -> T:
-    """Return `look(*arguments)`; look again where the log changed meanwhile, as a file may be cut or renamed.
+    """Return `look(*arguments)`; call it again if the log changed during the call, which may cut or rename a file.
 
     `errors` are those that such a change can cause.
     """
@@ -244,10 +242,9 @@ def steadily(
 
 
 def describe_all(view: View) -> tuple[SegmentInfo, ...]:
-    """Describe the segments, in order."""
-    segments = view.segments  # one list, beside a change
+    segments = view.segments  # one list, also if it is replaced during the call
     items = segments.items
-    ends = [*segments.bases[1:], view.log_end_offset][: len(items)]  # none yet in a new directory
+    ends = [*segments.bases[1:], view.log_end_offset][: len(items)]  # a new directory has none
     return tuple(
         describe(view, segment, end, is_active=segment is items[-1]) for segment, end in zip(items, ends, strict=True)
     )
