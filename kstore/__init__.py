@@ -1,7 +1,8 @@
 """kstore: Kafka's commit log inside a Python process.
 
-`Log` is one partition of a topic, `Store` one or more directories of them. `LogConfig` has the settings, `errors` the
-exceptions. What calls answer are small immutable values, and all of them are here. `kstore.spark` is imported apart.
+`Log` is one partition of a topic; `Store` is one or more directories of partitions. `LogConfig` has the settings of a
+log, `errors` the exceptions. The other classes are those of the values that calls return, which are small and
+immutable. `kstore.spark` and `kstore.testing` are imported separately.
 """
 
 import typing as _typing
@@ -172,12 +173,12 @@ _OWNERS = {
         "TimestampOffset",
     ),
 }
-"""Where the names are. A module is imported when the first of its names is used: a program need not wait for all."""
+"""The module of each name. It is imported when one of its names is first used, so that `import kstore` is fast."""
 
-if not _typing.TYPE_CHECKING:  # a checker would take any name for one of the module's
+if not _typing.TYPE_CHECKING:  # a type checker would otherwise accept every name
 
     def __getattr__(name: str) -> object:
-        """Give a public name, and import its module; or give `__version__`, which takes tens of milliseconds."""
+        """Return a public name after importing its module, or `__version__`, which takes tens of milliseconds."""
         import importlib
 
         if name == "__version__":

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What other compiled modules may use of the decoder."""
+"""Declarations of the decoder for other compiled modules."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -35,9 +35,9 @@ cdef class Record:
     cdef readonly int64_t offset
     """The record's offset in its partition."""
     cdef readonly int64_t timestamp
-    """Milliseconds since the epoch; -1 without one."""
+    """Milliseconds since the epoch; -1 if the record has no timestamp."""
     cdef bytes key  # type: bytes | None  # these three are readable from Python, too: see _add_members
-    """The key; None without one."""
+    """The key; None if the record has none."""
     cdef bytes value  # type: bytes | None
     """The value; None for a tombstone."""
     cdef tuple headers  # type: tuple[tuple[str, bytes | None], ...]
@@ -45,13 +45,13 @@ cdef class Record:
 
 
 cdef enum:
-    MAX_HEADERS = 1 << 20          # of a record as objects: two bytes in a batch become 64 and more in memory
+    MAX_HEADERS = 1 << 20          # of a record as objects: two bytes in a batch become at least 64 in memory
 
 cpdef int check_headers(int64_t count, str what, int64_t number) except -1
 
 
 cdef class Buffer:
-    """A held export of any contiguous buffer, released when the last user of its bytes lets go."""
+    """A held export of any contiguous buffer; released with the last reference to this object."""
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef Py_ssize_t size
@@ -64,7 +64,7 @@ cdef class RecordBatch:
     cdef int _max_decompressed
     cdef object _first_and_count
     cdef readonly object path  # type: Any
-    """The file that holds the batch; None for bytes in memory."""
+    """The file that contains the batch; None for bytes in memory."""
     cdef readonly int64_t position
     """The byte at which the batch starts, from the start of the file or buffer."""
 

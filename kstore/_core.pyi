@@ -1,4 +1,4 @@
-"""The decoder: record batches of any format as `Record`s and `RecordBatch`es."""
+"""The decoder: reads record batches of any format as `Record`s and `RecordBatch`es."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self, TypeAlias, final
@@ -10,30 +10,35 @@ _Chunk: TypeAlias = tuple[ReadableBuffer, StrPath | None, int] | tuple[ReadableB
 
 @final
 class Buffer:
-    """A held export of any contiguous buffer, released when the last user of its bytes lets go."""
+    """A held export of any contiguous buffer; released with the last reference to this object."""
     def __new__(cls, data: ReadableBuffer) -> Self: ...
 
 def crc32c(data: ReadableBuffer, value: int = 0, /) -> int:
-    """CRC-32C (Castagnoli) of any contiguous buffer, going on from `value`; thread-safe, long input without the GIL."""
+    """Return the CRC-32C (Castagnoli) of a contiguous buffer, continued from `value`; long input releases the GIL."""
 
 @final
 class Record:
-    """One record: `offset, timestamp, key, value, headers`, in which order it unpacks.
+    """One record; it unpacks as `offset, timestamp, key, value, headers`.
 
-    Keys and values are `bytes` or None; `headers` is a tuple of (str, bytes or None), `()` without headers. Header
-    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). A record with more than 1,048,576
-    headers is an `InvalidRecordError` where it is read, and can be read as columns. Immutable, compared by value;
-    holds no cycle, hence has no part in garbage collection. Thread-safe.
+    Keys and values are `bytes` or None. `headers` is a tuple of (str, bytes or None) pairs, `()` if there are none.
+    Header names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). Reading a record with more
+    than 1,048,576 headers raises `InvalidRecordError`; such a record can be read as columns. Records are immutable and
+    compared by value. They hold no reference cycle, so the garbage collector does not track them. Thread-safe.
+
+    Example:
+        >>> offset, timestamp, key, value, headers = Record(0, 1_700_000_000_000, b"key", b"value")
+        >>> key
+        b'key'
     """
     @property
     def offset(self) -> int:
         """The record's offset in its partition."""
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch; -1 without one."""
+        """Milliseconds since the epoch; -1 if the record has no timestamp."""
     @property
     def key(self) -> bytes | None:
-        """The key; None without one."""
+        """The key; None if the record has none."""
     @property
     def value(self) -> bytes | None:
         """The value; None for a tombstone."""
@@ -55,19 +60,25 @@ class Record:
     def __hash__(self) -> int: ...
 
 def check_headers(count: int, what: str, number: int) -> None:
-    """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
+    """Raise `InvalidRecordError` if there are more headers than `MAX_HEADERS`, too many for objects or text."""
 
 @final
 class RecordBatch:
-    """One record batch: its header's fields under Kafka's names, its `Record`s by iteration, its bytes as a buffer.
+    """One record batch: the fields of its header under Kafka's names, its records, and its bytes.
 
-    Of formats 0 and 1 a message is a batch, and so is a wrapper with the messages inside it; their `base_offset` and
-    `count` may need a decompression. Iterating decodes anew each time and may raise `CorruptRecordError`. Made by
-    `decode_batches` and by reads, never by hand. `path` and `position` say where it was found. Immutable; thread-safe.
+    Iterating returns the batch's `Record`s; it decodes them again each time and may raise `CorruptRecordError`.
+    `bytes(batch)` and the buffer protocol return the batch as stored. In formats 0 and 1 a batch is one message, or a
+    wrapper with the messages inside it; reading its `base_offset` or `count` may decompress it. Batches come from
+    `decode_batches` and from reads; they cannot be constructed. `path` and `position` say where a batch was found.
+    Immutable; thread-safe.
+
+    Example:
+        >>> for batch in log.read_batches(0):
+        ...     print(batch.base_offset, batch.count, batch.compression)
     """
     @property
     def path(self) -> Any:
-        """The file that holds the batch; None for bytes in memory."""
+        """The file that contains the batch; None for bytes in memory."""
     @property
     def position(self) -> int:
         """The byte at which the batch starts, from the start of the file or buffer."""
@@ -83,10 +94,10 @@ class RecordBatch:
         """The last offset that the batch covers."""
     @property
     def next_offset(self) -> int:
-        """One past the last offset: where the next batch may begin."""
+        """One past the last offset: the lowest offset that the next batch may have."""
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole batch, its header included."""
+        """Size of the whole batch, including its header."""
     @property
     def crc(self) -> int:
         """The checksum in the header."""
@@ -95,45 +106,49 @@ class RecordBatch:
         """The attribute bits of the header."""
     @property
     def compression(self) -> str:
-        """Name of the compression type; `"unknown"` for 5 to 7, with which iterating fails."""
+        """Name of the compression type; `"unknown"` for the types 5 to 7, whose records cannot be read."""
     @property
     def timestamp_type(self) -> str:
-        """One of "CreateTime", "LogAppendTime"; in format 0 "NoTimestampType"."""
+        """One of "CreateTime" and "LogAppendTime"; in format 0 "NoTimestampType"."""
     @property
     def base_timestamp(self) -> int:
-        """The timestamp that deltas count from; formats 0 and 1 have no deltas, and it is `max_timestamp` there."""
+        """The timestamp that the records' deltas count from; in formats 0 and 1, without deltas, `max_timestamp`."""
     @property
     def max_timestamp(self) -> int:
-        """The greatest timestamp, in milliseconds; -1 without one."""
+        """The greatest timestamp, in milliseconds; -1 if there is none."""
     @property
     def producer_id(self) -> int:
-        """The producer id; -1 without one."""
+        """The producer id; -1 if there is none."""
     @property
     def producer_epoch(self) -> int:
-        """The producer's epoch; -1 without one."""
+        """The producer epoch; -1 if there is none."""
     @property
     def base_sequence(self) -> int:
-        """The sequence number of the first record; -1 without one."""
+        """The sequence number of the first record; -1 if there is none."""
     @property
     def partition_leader_epoch(self) -> int:
-        """The leader epoch in which the batch was appended; -1 where it is not known."""
+        """The leader epoch in which the batch was appended; -1 if it is not known."""
     @property
     def is_transactional(self) -> bool:
         """Whether the batch is part of a transaction."""
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a marker that ends a transaction, or another control record."""
+        """Whether this is a control batch: it holds a transaction marker or another control record."""
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time from which tombstones here may be dropped, or None; set by compaction only."""
+        """Time in milliseconds after which the batch's tombstones may be removed; None until compaction sets it."""
     @property
     def count(self) -> int:
-        """Number of records, as the header declares it (formats 0 and 1: as found)."""
+        """Number of records that the header declares; in formats 0 and 1, the number of messages found."""
     @property
     def is_valid(self) -> bool:
-        """Whether size and CRC hold; records are not looked at."""
+        """Whether the size and the CRC are right; the records are not parsed."""
     def ensure_valid(self) -> None:
-        """Raise `CorruptRecordError` unless size and CRC hold."""
+        """Check the size and the CRC; the records are not parsed.
+
+        Raises:
+            CorruptRecordError: If either is wrong.
+        """
     def __iter__(self) -> Iterator[Record]: ...
     def __bytes__(self) -> bytes: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -142,16 +157,16 @@ class RecordBatch:
 
 @final
 class Guard:
-    """A number that a writer moves when what iterators have read ahead may no longer stand.
+    """A version number that a writer changes if data that iterators have read ahead may have become invalid.
 
-    An iterator that sees a new `version` asks the `recheck` of what feeds it before it hands out another record. Any
-    thread may change `version`.
+    An iterator that sees a new `version` calls `recheck` of its source of chunks before it returns another record.
+    Any thread may change `version`.
     """
 
     version: int
 
 class ReaderPosition(NamedTuple):
-    """Where an iterator stands: the next offset, the guard's version that it saw, and the batch it was given last."""
+    """The state of an iterator: its next offset, the guard's version that it saw, and the batch of its last record."""
 
     next_offset: int
     seen_version: int
@@ -160,21 +175,21 @@ class ReaderPosition(NamedTuple):
 
 @disjoint_base
 class _Walk:
-    """Chunk by chunk, batch by batch: what both iterators share. Not thread-safe: a second call at once is refused."""
+    """Base of both iterators: walks over chunks and their batches. Not thread-safe: concurrent calls are refused."""
     @property
     def next_offset(self) -> int:
-        """Where to go on: one past the last record or batch given or passed over."""
+        """The offset at which reading continues: one past the last record or batch that was returned or skipped."""
     def __iter__(self) -> Self: ...
 
 @final
 class RecordIterator(_Walk):
-    """`Record`s of `[start_offset, end_offset)` from an iterator of `(buffer, path, position)`.
+    """Iterate over the `Record`s of `[start_offset, end_offset)` in chunks `(buffer, path, position)`.
 
-    A fourth item says where the batch before the buffer ended, where messages of the old formats must not begin below.
-    Each buffer holds whole batches that begin at `position` of `path`; it is held until the next is asked for, and
-    records copy what they need. Batches below the start are checked and passed over; control records are passed over
-    unless `include_control`. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
-    time is a `ValueError`, never a wrong record.
+    Each buffer contains whole batches, the first at `position` of `path`. The iterator holds a buffer until it needs
+    the next one; records copy their bytes. A chunk may have a fourth item, the offset at which the batch before it
+    ended: messages of formats 0 and 1 below it are an error. Batches below the start are checked and skipped, control
+    records are skipped unless `include_control`. After a `CorruptRecordError` the iteration ends. Not thread-safe: a
+    concurrent call raises `ValueError` and never returns a wrong record.
     """
     def __init__(
         self,
@@ -190,19 +205,19 @@ class RecordIterator(_Walk):
     def __next__(self) -> Record: ...
     @property
     def needs_bytes(self) -> bool:
-        """Whether the next record is not in memory: to get it, the next piece of a file is read."""
+        """Whether the next record is not in memory, so that `next` reads from a file."""
     def resume(self, end_offset: int) -> None:
-        """Go on to `end_offset`, after the end too: for a caller that waits for more by other means.
+        """Continue to `end_offset`, also after the end was reached; for a caller that waits for new records itself.
 
-        What feeds the iterator is asked as when the guard has moved: it raises when what was given no longer stands.
+        Calls `recheck` as for a new version of the guard; it raises if records returned before are no longer valid.
         """
 
 @final
 class BatchIterator(_Walk):
-    """`RecordBatch`es that reach into `[start_offset, end_offset)`, from chunks as `RecordIterator` takes them.
+    """Iterate over the `RecordBatch`es that reach into `[start_offset, end_offset)`, in chunks as for `RecordIterator`.
 
-    Each batch owns its bytes. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
-    time is a `ValueError`.
+    Each batch owns its bytes. After a `CorruptRecordError` the iteration ends. Not thread-safe: a concurrent call
+    raises `ValueError`.
     """
     def __init__(
         self,
@@ -224,10 +239,26 @@ def decode_batches(
     position: int = 0,
     max_decompressed_bytes: int | None = None,
 ) -> BatchIterator:
-    """Iterate over the `RecordBatch`es in `buffer`, of any format.
+    """Iterate over the `RecordBatch`es in a buffer.
 
-    Raises `CorruptRecordError` at a batch whose length, magic, size or CRC is wrong. A batch that is cut off by the
-    end of the buffer is left out in silence, as Kafka's clients do with what a fetch gives them (FORMAT 2.7).
-    Batches of a `bytes` object refer to it, those of any other buffer own a copy. `path` and `position` go into
-    errors. A batch may decompress to `max_decompressed_bytes` (default `compression.MAX_DECOMPRESSED_BYTES`).
+    A batch that is cut off by the end of the buffer is left out without an error, as Kafka's clients do with the
+    bytes of a fetch (FORMAT 2.7).
+
+    Args:
+        buffer: Record batches of any format. Batches refer to it if it is `bytes`, and own a copy otherwise.
+        check_crc: Whether to compare each batch with its CRC.
+        path: The file that errors and batches name; None for bytes in memory.
+        position: The position of the buffer's first byte in that file.
+        max_decompressed_bytes: The most that a batch may decompress to; `compression.MAX_DECOMPRESSED_BYTES` if None.
+
+    Returns:
+        An iterator. It is not thread-safe: a concurrent call of `next` raises `ValueError`.
+
+    Raises:
+        CorruptRecordError: From the iterator, at a batch whose length, magic, size or CRC is wrong. It then ends.
+
+    Example:
+        >>> for batch in decode_batches(data):
+        ...     for record in batch:
+        ...         print(record.offset, record.value)
     """

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The decoder: record batches of any format as `Record`s and `RecordBatch`es.
+"""The decoder: reads record batches of any format as `Record`s and `RecordBatch`es.
 
-Invariant: any bytes give records or a `CorruptRecordError`, in bounded time and memory.
+Invariant: any bytes lead to records or to a `CorruptRecordError`, in bounded time and memory.
 """
 
 cimport cython
@@ -51,8 +51,8 @@ cdef extern from "refill.h":
     int ks_refill(PyObject **slot, Py_ssize_t *room, const uint8_t *p, Py_ssize_t n) except -1
 
 cdef enum:
-    RELEASE_GIL_BYTES = 65536      # below this, giving the lock away costs more than the checksum
-    REFILLED_BYTES = 4096          # an iterator holds no more for the next record
+    RELEASE_GIL_BYTES = 65536      # below this, releasing the GIL costs more than the checksum
+    REFILLED_BYTES = 4096          # an iterator keeps a record's memory for the next one up to this size
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 
@@ -93,7 +93,7 @@ cdef class Buffer:
 
 
 cdef object not_bytes(object data, object what):
-    """The error for `data` that has no bytes, where `what` is to be bytes."""
+    """Return the error for `data` that cannot be read as bytes; `what` names it in the message."""
     if isinstance(data, str):
         return TypeError(f"{what} is a str: encode it first, as in text.encode()")
     from kstore.codec.refusals import way_to_bytes
@@ -101,7 +101,7 @@ cdef object not_bytes(object data, object what):
 
 
 cdef object as_bytes(object data, str what):
-    """The bytes of any buffer, copied unless `data` is `bytes`; `str` and what has no buffer is a `TypeError`."""
+    """Return the bytes of any buffer, copied unless `data` is `bytes`; raise `TypeError` for `str` or no buffer."""
     cdef Py_buffer view
     if type(data) is bytes:
         return data
@@ -120,10 +120,10 @@ cdef object as_bytes(object data, str what):
 
 
 def crc32c(object data: ReadableBuffer, uint32_t value=0, /) -> int:
-    """CRC-32C (Castagnoli) of any contiguous buffer, going on from `value`; thread-safe, long input without the GIL."""
+    """Return the CRC-32C (Castagnoli) of a contiguous buffer, continued from `value`; long input releases the GIL."""
     if type(data) is bytes and PyBytes_GET_SIZE(data) < RELEASE_GIL_BYTES:
         return ks_crc32c(value, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data))
-    return _crc32c_of(data, value)      # apart, so that a small input does not pay for what a buffer needs
+    return _crc32c_of(data, value)      # a separate function, so that small `bytes` do not pay for the Py_buffer
 
 
 cdef object _crc32c_of(object data, uint32_t value):
@@ -142,14 +142,14 @@ cdef object _crc32c_of(object data, uint32_t value):
 
 
 cdef str shown(object data):
-    """Bytes or text as Python writes them, on one line; of more than 64 the first 64, and how many there are."""
+    """Return the `repr` of bytes or text; if there are more than 64, only of the first 64, followed by their number."""
     cdef str kind = "characters" if type(data) is str else "bytes"
     return repr(data) if data is None or len(data) <= 64 else f"{data[:64]!r}... ({len(data)} {kind})"
 
 
 cdef str shown_headers(tuple headers):
-    """A record's headers; of more than 4 the first 4, and how many there are."""
-    if headers is None:                  # of a record that was made without its values
+    """Return a record's headers as text; if there are more than 4, the first 4, followed by their number."""
+    if headers is None:                  # the record was made by `__new__` alone
         return "None"
     cdef str pairs = ", ".join([f"({shown(name)}, {shown(data)})" for name, data in headers[:4]])
     if len(headers) > 4:
@@ -161,12 +161,17 @@ cdef str shown_headers(tuple headers):
 @cython.no_gc
 @cython.freelist(64)
 cdef class Record:
-    """One record: `offset, timestamp, key, value, headers`, in which order it unpacks.
+    """One record; it unpacks as `offset, timestamp, key, value, headers`.
 
-    Keys and values are `bytes` or None; `headers` is a tuple of (str, bytes or None), `()` without headers. Header
-    names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). A record with more than 1,048,576
-    headers is an `InvalidRecordError` where it is read, and can be read as columns. Immutable, compared by value;
-    holds no cycle, hence has no part in garbage collection. Thread-safe.
+    Keys and values are `bytes` or None. `headers` is a tuple of (str, bytes or None) pairs, `()` if there are none.
+    Header names that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`). Reading a record with more
+    than 1,048,576 headers raises `InvalidRecordError`; such a record can be read as columns. Records are immutable and
+    compared by value. They hold no reference cycle, so the garbage collector does not track them. Thread-safe.
+
+    Example:
+        >>> offset, timestamp, key, value, headers = Record(0, 1_700_000_000_000, b"key", b"value")
+        >>> key
+        b'key'
     """
 
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")
@@ -174,7 +179,7 @@ cdef class Record:
     def __init__(self, offset: int, timestamp: int, key: ReadableBuffer | None = None,
                  value: ReadableBuffer | None = None, headers: Iterable[tuple[str, ReadableBuffer | None]] = ()):
         cdef list pairs = []
-        if self.headers is not None:     # a reader may be about to fill its bytes anew, and knows how many there are
+        if self.headers is not None:     # a reader may refill the bytes of this record and relies on their size
             raise TypeError("a Record cannot be initialized again: it is immutable")
         self.offset = offset
         self.timestamp = timestamp
@@ -249,7 +254,7 @@ _add_members()
 
 
 cpdef int check_headers(int64_t count, str what, int64_t number) except -1:  # type: None
-    """Refuse to make objects, or text, of more headers than MAX_HEADERS: `InvalidRecordError`."""
+    """Raise `InvalidRecordError` if there are more headers than `MAX_HEADERS`, too many for objects or text."""
     if count > MAX_HEADERS:
         raise InvalidRecordError(
             f"{what} {number} has {count} headers, and at most {MAX_HEADERS} are given as objects or text; as columns "
@@ -259,7 +264,7 @@ cpdef int check_headers(int64_t count, str what, int64_t number) except -1:  # t
 
 
 cdef tuple _headers(const uint8_t *p, const uint8_t *end, int32_t count, int64_t offset):
-    """The headers of a record that `ks_parse_record` found sound."""
+    """Return the headers of a record that `ks_parse_record` has found valid."""
     check_headers(count, "the record at offset", offset)
     cdef tuple out = PyTuple_New(count)
     cdef const uint8_t *key
@@ -268,7 +273,7 @@ cdef tuple _headers(const uint8_t *p, const uint8_t *end, int32_t count, int64_t
     cdef int fault
     for i in range(count):
         p = ks_parse_header(p, end, &key, &key_size, &value, &value_size, &fault)
-        if p == NULL:          # only if another thread wrote into the buffer meanwhile
+        if p == NULL:          # only if another thread has written into the buffer since `ks_parse_record`
             raise CorruptRecordError(fault_text(fault))
         pair = (
             PyUnicode_DecodeUTF8(<char *> key, key_size, b"surrogateescape"),
@@ -293,14 +298,14 @@ cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key
 
 
 cdef struct Refilled:
-    PyObject *record               # which an iterator gave the time before last, NULL for none
+    PyObject *record               # the record that the iterator returned the time before last; NULL for none
     Py_ssize_t key_room
     Py_ssize_t value_room
 
 
 cdef inline Record _record_again(Refilled *place, int64_t offset, int64_t timestamp, const uint8_t *key,
                                  int32_t key_size, const uint8_t *value, int32_t value_size, tuple headers):
-    """As `_record`, in the same object if nobody else holds it any more."""
+    """Do as `_record`, but reuse the object in `place` if nobody else holds a reference to it."""
     cdef Record record
     if place.record == NULL or Py_REFCNT(place.record) != 1:
         record = Record.__new__(Record)
@@ -323,7 +328,7 @@ cdef inline Record _record_again(Refilled *place, int64_t offset, int64_t timest
 
 
 cdef object _check_frame(const uint8_t *p, Py_ssize_t size, bint check_crc):
-    """What is wrong with the whole batch at `p` of `size` bytes, or None; the record section is not looked at."""
+    """Return what is wrong with the whole batch of `size` bytes at `p`, or None; its records are not parsed."""
     cdef int8_t magic = <int8_t> p[MAGIC_AT]
     cdef uint32_t crc, computed
     if magic == 2:
@@ -348,14 +353,14 @@ cdef object _check_frame(const uint8_t *p, Py_ssize_t size, bint check_crc):
 
 
 cdef bytes record_section(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
-    """The decompressed records of the compressed v2 batch at `p`."""
+    """Return the decompressed record section of the compressed v2 batch at `p`."""
     cdef int codec = load16(p + ATTRIBUTES_AT) & CODEC_MASK
     cdef bytes section = unpacked(codec, p + RECORDS_AT, <size_t> (size - RECORDS_AT), limit)
     return record_section_slowly(p, size, limit, path, position) if section is None else section
 
 
 cdef bytes record_section_slowly(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
-    """The same by the codecs' packages, for a caller whom `ks_unpack` has left it to."""
+    """Do as `record_section`, with the codecs' Python packages; for a batch that `ks_unpack` does not decompress."""
     return _decompress(load16(p + ATTRIBUTES_AT) & CODEC_MASK,
                        PyBytes_FromStringAndSize(<const char *> p + RECORDS_AT, size - RECORDS_AT), limit, 2, path,
                        position)
@@ -377,11 +382,17 @@ cdef bytes EMPTY_BATCH = (
 
 @cython.final
 cdef class RecordBatch:
-    """One record batch: its header's fields under Kafka's names, its `Record`s by iteration, its bytes as a buffer.
+    """One record batch: the fields of its header under Kafka's names, its records, and its bytes.
 
-    Of formats 0 and 1 a message is a batch, and so is a wrapper with the messages inside it; their `base_offset` and
-    `count` may need a decompression. Iterating decodes anew each time and may raise `CorruptRecordError`. Made by
-    `decode_batches` and by reads, never by hand. `path` and `position` say where it was found. Immutable; thread-safe.
+    Iterating returns the batch's `Record`s; it decodes them again each time and may raise `CorruptRecordError`.
+    `bytes(batch)` and the buffer protocol return the batch as stored. In formats 0 and 1 a batch is one message, or a
+    wrapper with the messages inside it; reading its `base_offset` or `count` may decompress it. Batches come from
+    `decode_batches` and from reads; they cannot be constructed. `path` and `position` say where a batch was found.
+    Immutable; thread-safe.
+
+    Example:
+        >>> for batch in log.read_batches(0):
+        ...     print(batch.base_offset, batch.count, batch.compression)
     """
 
     def __cinit__(self):
@@ -414,12 +425,12 @@ cdef class RecordBatch:
 
     @property
     def next_offset(self) -> int:
-        """One past the last offset: where the next batch may begin."""
+        """One past the last offset: the lowest offset that the next batch may have."""
         return self.last_offset + 1
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole batch, its header included."""
+        """Size of the whole batch, including its header."""
         return self._size
 
     @property
@@ -436,25 +447,25 @@ cdef class RecordBatch:
 
     @property
     def compression(self) -> str:
-        """Name of the compression type; `"unknown"` for 5 to 7, with which iterating fails."""
+        """Name of the compression type; `"unknown"` for the types 5 to 7, whose records cannot be read."""
         cdef int codec = self.attributes & CODEC_MASK
         return CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else "unknown"
 
     @property
     def timestamp_type(self) -> str:
-        """One of "CreateTime", "LogAppendTime"; in format 0 "NoTimestampType"."""
+        """One of "CreateTime" and "LogAppendTime"; in format 0 "NoTimestampType"."""
         if self._p[MAGIC_AT] == 0:
             return "NoTimestampType"
         return "LogAppendTime" if self.attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
 
     @property
     def base_timestamp(self) -> int:
-        """The timestamp that deltas count from; formats 0 and 1 have no deltas, and it is `max_timestamp` there."""
+        """The timestamp that the records' deltas count from; in formats 0 and 1, without deltas, `max_timestamp`."""
         return load64(self._p + BASE_TIMESTAMP_AT) if self._p[MAGIC_AT] == 2 else self.max_timestamp
 
     @property
     def max_timestamp(self) -> int:
-        """The greatest timestamp, in milliseconds; -1 without one."""
+        """The greatest timestamp, in milliseconds; -1 if there is none."""
         cdef int magic = self._p[MAGIC_AT]
         if magic == 2:
             return load64(self._p + MAX_TIMESTAMP_AT)
@@ -462,22 +473,22 @@ cdef class RecordBatch:
 
     @property
     def producer_id(self) -> int:
-        """The producer id; -1 without one."""
+        """The producer id; -1 if there is none."""
         return load64(self._p + PRODUCER_ID_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
     def producer_epoch(self) -> int:
-        """The producer's epoch; -1 without one."""
+        """The producer epoch; -1 if there is none."""
         return load16(self._p + PRODUCER_EPOCH_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
     def base_sequence(self) -> int:
-        """The sequence number of the first record; -1 without one."""
+        """The sequence number of the first record; -1 if there is none."""
         return load32(self._p + BASE_SEQUENCE_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
     def partition_leader_epoch(self) -> int:
-        """The leader epoch in which the batch was appended; -1 where it is not known."""
+        """The leader epoch in which the batch was appended; -1 if it is not known."""
         return load32(self._p + LEADER_EPOCH_AT) if self._p[MAGIC_AT] == 2 else -1
 
     @property
@@ -487,19 +498,19 @@ cdef class RecordBatch:
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a marker that ends a transaction, or another control record."""
+        """Whether this is a control batch: it holds a transaction marker or another control record."""
         return self._p[MAGIC_AT] == 2 and self.attributes & CONTROL_BIT != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time from which tombstones here may be dropped, or None; set by compaction only."""
+        """Time in milliseconds after which the batch's tombstones may be removed; None until compaction sets it."""
         if self._p[MAGIC_AT] == 2 and self.attributes & DELETE_HORIZON_BIT:
             return load64(self._p + BASE_TIMESTAMP_AT)
         return None
 
     @property
     def count(self) -> int:
-        """Number of records, as the header declares it (formats 0 and 1: as found)."""
+        """Number of records that the header declares; in formats 0 and 1, the number of messages found."""
         if self._p[MAGIC_AT] == 2:
             return load32(self._p + RECORDS_COUNT_AT)
         self._scan_legacy()
@@ -507,7 +518,7 @@ cdef class RecordBatch:
 
     @property
     def is_valid(self) -> bool:
-        """Whether size and CRC hold; records are not looked at."""
+        """Whether the size and the CRC are right; the records are not parsed."""
         return _check_frame(self._p, self._size, True) is None
 
     cdef int _scan_legacy(self) except -1:
@@ -517,7 +528,11 @@ cdef class RecordBatch:
         return 0
 
     def ensure_valid(self) -> None:
-        """Raise `CorruptRecordError` unless size and CRC hold."""
+        """Check the size and the CRC; the records are not parsed.
+
+        Raises:
+            CorruptRecordError: If either is wrong.
+        """
         reason = _check_frame(self._p, self._size, True)
         if reason is not None:
             raise CorruptRecordError(reason, path=self.path, position=self.position)
@@ -543,7 +558,7 @@ cdef class RecordBatch:
         return hash(bytes(self))
 
     def __repr__(self):
-        first = f"base_offset={self.base_offset} " if self.magic == 2 else ""  # looked for inside of an older batch
+        first = f"base_offset={self.base_offset} " if self.magic == 2 else ""  # an older batch must be decompressed
         return (
             f"<RecordBatch {first}last_offset={self.last_offset} magic={self.magic} size_bytes={self._size} "
             f"compression={self.compression}>"
@@ -554,7 +569,7 @@ cdef class RecordBatch:
 
 
 def _rebuild_batch(bytes data, path, int64_t position, int max_decompressed):
-    """A pickled batch from its bytes, which are framed anew: a pickle, too, may hold anything."""
+    """Unpickle a batch; check its size and magic, since a pickle may contain any bytes."""
     if len(data) < HEADER_UP_TO_MAGIC or len(data) != LOG_OVERHEAD + <int64_t> load32(
             <const uint8_t *> PyBytes_AS_STRING(data) + BATCH_LENGTH_AT):
         raise CorruptRecordError("pickled batch whose size is not the declared one", path=path, position=position)
@@ -579,7 +594,7 @@ cdef RecordBatch _batch(bytes owner, Py_ssize_t at, Py_ssize_t size, int max_dec
 
 
 cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, object path, int64_t position):
-    """The records of the message, or wrapper, of `size` bytes at `p`; at least one."""
+    """Return the records of the message or wrapper of `size` bytes at `p`; at least one."""
     cdef int magic = p[MAGIC_AT]
     cdef int attributes = p[LEGACY_ATTRIBUTES_AT]
     cdef int codec = attributes & CODEC_MASK
@@ -601,7 +616,7 @@ cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, obje
     records = _inner_messages(inner, path, position)
     if not records:
         raise CorruptRecordError("wrapper message with no message in it", path=path, position=position)
-    if outer_offset != 0 and magic == 1:            # 0: written by clients that leave offsets to the broker
+    if outer_offset != 0 and magic == 1:            # 0: written by clients that let the broker assign offsets
         shift = outer_offset - (<Record> records[len(records) - 1][1]).offset
         if shift < 0:
             raise CorruptRecordError(
@@ -619,7 +634,7 @@ cdef list _legacy_records(const uint8_t *p, Py_ssize_t size, int64_t limit, obje
 
 
 cdef list _inner_messages(bytes data, object path, int64_t position):
-    """(magic, record) of each whole message inside a wrapper; a torn one at the end is left out, as in Kafka."""
+    """Return (magic, record) of each whole message inside a wrapper, without a torn one at the end, as Kafka does."""
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef const uint8_t *end = p + PyBytes_GET_SIZE(data)
     cdef int32_t size
@@ -643,7 +658,7 @@ cdef list _inner_messages(bytes data, object path, int64_t position):
 
 
 cdef Record _legacy_message(const uint8_t *p, Py_ssize_t size, object path, int64_t position):
-    """One message as it stands, its offset and timestamp as stored; `size` covers the fixed fields."""
+    """Return one message with its offset and timestamp as stored; `size` must cover the fixed fields."""
     cdef const uint8_t *end = p + size
     cdef const uint8_t *field = p + (LEGACY_TIMESTAMP_AT + 8 if p[MAGIC_AT] == 1 else LEGACY_TIMESTAMP_AT)
     cdef Record record = Record.__new__(Record)
@@ -674,15 +689,15 @@ cdef Record _legacy_message(const uint8_t *p, Py_ssize_t size, object path, int6
 
 @cython.final
 cdef class Guard:
-    """A number that a writer moves when what iterators have read ahead may no longer stand.
+    """A version number that a writer changes if data that iterators have read ahead may have become invalid.
 
-    An iterator that sees a new `version` asks the `recheck` of what feeds it before it hands out another record. Any
-    thread may change `version`.
+    An iterator that sees a new `version` calls `recheck` of its source of chunks before it returns another record.
+    Any thread may change `version`.
     """
 
 
 class ReaderPosition(NamedTuple):
-    """Where an iterator stands: the next offset, the guard's version that it saw, and the batch it was given last."""
+    """The state of an iterator: its next offset, the guard's version that it saw, and the batch of its last record."""
 
     next_offset: int
     seen_version: int
@@ -691,11 +706,11 @@ class ReaderPosition(NamedTuple):
 
 
 cdef class _Walk:
-    """Chunk by chunk, batch by batch: what both iterators share. Not thread-safe: a second call at once is refused."""
+    """Base of both iterators: walks over chunks and their batches. Not thread-safe: concurrent calls are refused."""
 
     cdef object _chunks
-    cdef object _recheck               # asked when the guard has moved, and before an error is raised
-    cdef int64_t _given_base           # of the batch that the last record came from, and the one before
+    cdef object _recheck               # called if the guard has a new version, and before an error is raised
+    cdef int64_t _given_base           # of the batch that the last record came from, and of the batch opened last
     cdef int64_t _given_crc
     cdef int64_t _opened_base
     cdef int64_t _opened_crc
@@ -710,14 +725,14 @@ cdef class _Walk:
     cdef Guard _guard
     cdef int64_t _seen
     cdef int _max_decompressed
-    cdef bint _chained                 # chunks say where the batch before ended
-    cdef int64_t _least                # and the offsets of the next one begin
+    cdef bint _chained                 # chunks come with the least offset of their first batch
+    cdef int64_t _least                # the least offset that the next batch may have
     cdef bint _check_crc
-    cdef bint _strict                  # a chunk ends with a whole batch
+    cdef bint _strict                  # a chunk that ends inside a batch is an error
     cdef bint _done
     cdef bint _busy
     cdef readonly int64_t next_offset
-    """Where to go on: one past the last record or batch given or passed over."""
+    """The offset at which reading continues: one past the last record or batch that was returned or skipped."""
 
     def __cinit__(self):
         self._guard = Guard()
@@ -753,14 +768,14 @@ cdef class _Walk:
         raise CorruptRecordError(reason, path=self._path, position=self._position(p))
 
     cdef int _fail_below(self, offset, const uint8_t *p) except -1:
-        """The batch of an old format at `p`, whose header does not say where it begins, begins too low."""
+        """Fail for the batch at `p`, of format 0 or 1 and so without a base offset: its first offset is too low."""
         return self._fail(f"a message at offset {offset}, and the one before is at {self._least - 1}", p)
 
     cdef int _ask_guard(self, error=None) except -1:
-        """Ask whether to go on (None), to go on with other chunks, or (it raises) to end; user code runs in here.
+        """Call `recheck(position, error)` of the source of chunks; user code runs in here.
 
-        `recheck(position, error)` gets the iterator's `ReaderPosition`, and the `CorruptRecordError` that is about to be
-        raised.
+        It gets the iterator's `ReaderPosition`, and the `CorruptRecordError` that is about to be raised. It returns
+        None to continue, returns other chunks to continue with these, or raises to end the iteration.
         """
         cdef int64_t seen = self._seen
         self._seen = self._guard.version
@@ -782,7 +797,7 @@ cdef class _Walk:
             offset = getattr(chunks, "offset", self.next_offset)
             if offset != self.next_offset:
                 self.next_offset = offset
-                self._given_base = self._opened_base = -1          # nothing given borders on what comes
+                self._given_base = self._opened_base = -1          # the next batch does not follow the last one
             self._start_offset = offset
             self._p = self._end = self._begin
             self._done = False
@@ -790,7 +805,7 @@ cdef class _Walk:
         return 0
 
     cdef int _outlive(self, error) except -1:
-        """Raise the error, unless what feeds the iterator has other chunks to go on with."""
+        """Raise the error unless `recheck` returns other chunks to continue with."""
         if self._recheck is None:
             raise error
         self._ask_guard(error)
@@ -802,7 +817,7 @@ cdef class _Walk:
         return 0
 
     cdef int _opened(self, const uint8_t *p) except -1:
-        """Remember the batch at `p`, which the next records come from."""
+        """Remember the batch at `p`: the next records come from it."""
         if self._opened_base < self.next_offset:
             self._given_base = self._opened_base
             self._given_crc = self._opened_crc
@@ -811,7 +826,7 @@ cdef class _Walk:
         return 0
 
     cdef Py_ssize_t _next_frame(self) except -1:
-        """Size of the whole, checked batch at `_p` that reaches the wanted offsets; 0 at the end."""
+        """Move `_p` to the next whole, checked batch that reaches the wanted offsets; return its size, 0 at the end."""
         cdef Py_ssize_t left
         cdef int32_t size
         cdef int64_t last
@@ -846,7 +861,7 @@ cdef class _Walk:
                     return 0
             else:
                 last = load64(self._p)
-            # Before any is passed over: a broken header may claim to end below the start.
+            # Check before skipping: a corrupt header may claim that its batch ends below the start.
             reason = _check_frame(self._p, left, self._check_crc)
             if reason is not None:
                 self._fail(reason, self._p)
@@ -864,7 +879,7 @@ cdef class _Walk:
         return 0
 
     cdef int _load_chunk(self) except -1:
-        """Take the next chunk; `_done` at the end. User code may run in here."""
+        """Take the next chunk; set `_done` at the end. User code may run in here."""
         cdef Buffer chunk
         try:
             item = next(self._chunks)
@@ -893,13 +908,13 @@ cdef class _Walk:
 
 @cython.final
 cdef class RecordIterator(_Walk):
-    """`Record`s of `[start_offset, end_offset)` from an iterator of `(buffer, path, position)`.
+    """Iterate over the `Record`s of `[start_offset, end_offset)` in chunks `(buffer, path, position)`.
 
-    A fourth item says where the batch before the buffer ended, where messages of the old formats must not begin below.
-    Each buffer holds whole batches that begin at `position` of `path`; it is held until the next is asked for, and
-    records copy what they need. Batches below the start are checked and passed over; control records are passed over
-    unless `include_control`. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
-    time is a `ValueError`, never a wrong record.
+    Each buffer contains whole batches, the first at `position` of `path`. The iterator holds a buffer until it needs
+    the next one; records copy their bytes. A chunk may have a fourth item, the offset at which the batch before it
+    ended: messages of formats 0 and 1 below it are an error. Batches below the start are checked and skipped, control
+    records are skipped unless `include_control`. After a `CorruptRecordError` the iteration ends. Not thread-safe: a
+    concurrent call raises `ValueError` and never returns a wrong record.
     """
 
     cdef object _section               # holds the bytes that records are read from
@@ -914,7 +929,7 @@ cdef class RecordIterator(_Walk):
     cdef bint _append_time
     cdef bint _include_control
     cdef list _legacy                  # reversed
-    cdef Refilled[2] _refilled         # in turn: a loop lets go of a record when it has the next one
+    cdef Refilled[2] _refilled         # used alternately: a loop drops a record only when it has the next one
     cdef int _turn
 
     def __dealloc__(self):
@@ -966,7 +981,7 @@ cdef class RecordIterator(_Walk):
                         return _record_again(&self._refilled[self._turn], offset, timestamp, r.key, r.key_size, r.value,
                                              r.value_size, ())
                     return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, ())
-                section = self._section        # headers make objects that may start a collection: hold the bytes
+                section = self._section        # making headers may start a garbage collection: hold the bytes
                 headers = _headers(r.headers, r.end, r.headers_count, offset)
                 return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, headers)
             if self._legacy is not None and len(self._legacy):
@@ -984,13 +999,13 @@ cdef class RecordIterator(_Walk):
 
     @property
     def needs_bytes(self) -> bool:
-        """Whether the next record is not in memory: to get it, the next piece of a file is read."""
+        """Whether the next record is not in memory, so that `next` reads from a file."""
         return self._left == 0 and self._p == self._end and not self._legacy
 
     def resume(self, int64_t end_offset) -> None:
-        """Go on to `end_offset`, after the end too: for a caller that waits for more by other means.
+        """Continue to `end_offset`, also after the end was reached; for a caller that waits for new records itself.
 
-        What feeds the iterator is asked as when the guard has moved: it raises when what was given no longer stands.
+        Calls `recheck` as for a new version of the guard; it raises if records returned before are no longer valid.
         """
         self._last_wanted = end_offset if end_offset == NO_LIMIT else end_offset - 1
         self._ask_guard()
@@ -1001,7 +1016,7 @@ cdef class RecordIterator(_Walk):
         return 0
 
     cdef int _fail_inside(self, object reason) except -1:
-        """Fail for a record of the opened batch, unless what feeds the iterator has other chunks to go on with."""
+        """Fail for a record of the opened batch unless `recheck` returns other chunks to continue with."""
         self._left = 0
         try:
             self._fail(reason, self._batch)
@@ -1010,7 +1025,7 @@ cdef class RecordIterator(_Walk):
         return 0
 
     cdef bint _open_batch(self) except -1:
-        """Make the records of the next batch ready; False at the end."""
+        """Prepare the records of the next batch; return False at the end."""
         try:
             return self._open_next_batch()
         except CorruptRecordError as error:
@@ -1076,13 +1091,13 @@ cdef class RecordIterator(_Walk):
 
 @cython.final
 cdef class BatchIterator(_Walk):
-    """`RecordBatch`es that reach into `[start_offset, end_offset)`, from chunks as `RecordIterator` takes them.
+    """Iterate over the `RecordBatch`es that reach into `[start_offset, end_offset)`, in chunks as for `RecordIterator`.
 
-    Each batch owns its bytes. Raises `CorruptRecordError`, and then ends. Not thread-safe: a second call at the same
-    time is a `ValueError`.
+    Each batch owns its bytes. After a `CorruptRecordError` the iteration ends. Not thread-safe: a concurrent call
+    raises `ValueError`.
     """
 
-    cdef bytes _shared                 # the one chunk, when batches may refer to it
+    cdef bytes _shared                 # the only chunk, if batches may refer to it
 
     def __init__(self,
                  chunks: Iterable[_Chunk], int64_t start_offset=0, int64_t end_offset=0x7fffffffffffffff, *, bint check_crc=True,
@@ -1131,12 +1146,28 @@ cdef class BatchIterator(_Walk):
 
 def decode_batches(buffer: ReadableBuffer, check_crc: bool = True, *, path: StrPath | None = None, int64_t position=0,
                    max_decompressed_bytes: int | None = None) -> BatchIterator:
-    """Iterate over the `RecordBatch`es in `buffer`, of any format.
+    """Iterate over the `RecordBatch`es in a buffer.
 
-    Raises `CorruptRecordError` at a batch whose length, magic, size or CRC is wrong. A batch that is cut off by the
-    end of the buffer is left out in silence, as Kafka's clients do with what a fetch gives them (FORMAT 2.7).
-    Batches of a `bytes` object refer to it, those of any other buffer own a copy. `path` and `position` go into
-    errors. A batch may decompress to `max_decompressed_bytes` (default `compression.MAX_DECOMPRESSED_BYTES`).
+    A batch that is cut off by the end of the buffer is left out without an error, as Kafka's clients do with the
+    bytes of a fetch (FORMAT 2.7).
+
+    Args:
+        buffer: Record batches of any format. Batches refer to it if it is `bytes`, and own a copy otherwise.
+        check_crc: Whether to compare each batch with its CRC.
+        path: The file that errors and batches name; None for bytes in memory.
+        position: The position of the buffer's first byte in that file.
+        max_decompressed_bytes: The most that a batch may decompress to; `compression.MAX_DECOMPRESSED_BYTES` if None.
+
+    Returns:
+        An iterator. It is not thread-safe: a concurrent call of `next` raises `ValueError`.
+
+    Raises:
+        CorruptRecordError: From the iterator, at a batch whose length, magic, size or CRC is wrong. It then ends.
+
+    Example:
+        >>> for batch in decode_batches(data):
+        ...     for record in batch:
+        ...         print(record.offset, record.value)
     """
     cdef BatchIterator walk
     data = as_bytes(buffer, "buffer")

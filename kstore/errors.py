@@ -1,7 +1,7 @@
-"""Every exception that kstore raises, as one tree under `KStoreError`.
+"""The exceptions that kstore raises: one tree under `KStoreError`.
 
-Each class is also the built-in that a caller would catch: a refused record is a `ValueError`, a failing disk an
-`OSError`. It has the name of Kafka's exception where Kafka has one (SEMANTICS 14). All of them can be pickled.
+Each class also derives from the built-in that a caller would catch: a refused record is a `ValueError`, a failing disk
+an `OSError`. A class has the name of Kafka's exception if Kafka has one (SEMANTICS 14). All of them can be pickled.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ __all__ = [
 
 
 class KStoreError(Exception):
-    """The root of every exception of kstore."""
+    """The base class of every exception of kstore."""
 
     appended: AppendInfo | dict[int, AppendInfo] | None = None
-    """What the call had stored before it failed, by partition if it was a store's; where that is
-    nothing, None or offsets of -1."""
+    """What the call stored before it failed; a dict by partition if it was a call of a store. None, or offsets of -1,
+    if it stored nothing."""
 
 
 def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
-    """Make an unpickled error without calling its constructor, which takes other arguments."""
+    """Make the unpickled error without its constructor, whose arguments are not those in `args`."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -67,7 +67,7 @@ def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str,
 
 
 def _reduce(error: KStoreError) -> tuple[object, ...]:
-    """Pickle an error whose constructor takes more than its text."""
+    """Pickle an error whose constructor takes more than a message."""
     return _rebuild, (type(error), error.args, error.__dict__)
 
 
@@ -76,27 +76,27 @@ class ConfigError(KStoreError, ValueError):
 
 
 class ConfigWarning(UserWarning):
-    """Settings that are allowed one by one have together an effect that may surprise; the text gives the numbers.
+    """Settings that are valid one by one have a surprising effect together; the text gives the numbers.
 
-    Issued once, when a log or a store is opened for writing, and when a topic is created or its settings change. It is
-    silenced as any other warning: `warnings.filterwarnings("ignore", category=kstore.ConfigWarning)`.
+    Issued once when a log or a store is opened for writing, and when a topic is created or its settings change. To
+    silence it: `warnings.filterwarnings("ignore", category=kstore.ConfigWarning)`.
     """
 
 
 class TimestampWarning(UserWarning):
-    """A timestamp from before March 1973, which looks like seconds where milliseconds are meant.
+    """A timestamp is from before March 1973: it was probably given in seconds instead of milliseconds.
 
-    Issued once for each log that is open, at the first such append, and once for a call that appends to several logs.
-    Of many records the greatest timestamp of those that are written together is looked at. They are stored as given.
+    Issued at the first such append, once for each open log, and once for a call that appends to several logs. Of
+    records that are written together, only the greatest timestamp is checked. The records are stored as given.
     """
 
 
 class InvalidTopicError(KStoreError, ValueError):
-    """A topic or partition directory name that Kafka forbids (FORMAT 1.2)."""
+    """Kafka forbids this name of a topic or of a partition's directory (FORMAT 1.2)."""
 
 
 class TopicExistsError(KStoreError, ValueError):
-    """A topic of that name exists, or one whose name differs in `.` and `_` alone (FORMAT 1.2)."""
+    """A topic of that name exists, or one whose name differs only in `.` and `_` (FORMAT 1.2)."""
 
 
 class UnknownTopicOrPartitionError(KStoreError, LookupError):
@@ -104,12 +104,12 @@ class UnknownTopicOrPartitionError(KStoreError, LookupError):
 
 
 class OffsetOutOfRangeError(KStoreError, ValueError):
-    """An offset below the log start or above the log end."""
+    """An offset is below the log start offset or above the log end offset."""
 
     log_start_offset: int
-    """The smallest offset that can be read; -1 where it is not known."""
+    """The smallest offset that can be read; -1 if it is not known."""
     log_end_offset: int
-    """One past the last offset; -1 where it is not known."""
+    """One past the last offset; -1 if it is not known."""
 
     def __init__(self, message: str, *, log_start_offset: int = -1, log_end_offset: int = -1) -> None:
         super().__init__(message)
@@ -120,14 +120,14 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
 
 
 class _RefusedRecord(KStoreError, ValueError):
-    """A record or batch that was not appended. `appended` says what the call had stored before, also if nothing."""
+    """A record or batch was not appended. `appended` says what the call had stored before, even if that is nothing."""
 
 
 class InvalidRecordError(_RefusedRecord):
-    """A record or batch that breaks a rule of the format or of the topic."""
+    """A record or batch breaks a rule of the format or of the topic."""
 
     record_errors: tuple[tuple[int, str], ...]
-    """For each refused record its index in the batch and the reason; empty where the batch as a whole was refused."""
+    """For each refused record its index in the batch and the reason; empty if the batch as a whole was refused."""
 
     def __init__(self, message: str, *, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(message)
@@ -137,7 +137,7 @@ class InvalidRecordError(_RefusedRecord):
 
 
 class InvalidColumnError(_RefusedRecord):
-    """A column that cannot be read: malformed Arrow data, a stream that failed, columns of different lengths."""
+    """A column cannot be read: malformed Arrow data, a stream that failed, or columns of different lengths."""
 
 
 class InvalidTimestampError(InvalidRecordError):
@@ -145,7 +145,7 @@ class InvalidTimestampError(InvalidRecordError):
 
 
 class RecordTooLargeError(_RefusedRecord):
-    """A written batch would be larger than `max.message.bytes`, or decompress to more than readers take (256 MiB)."""
+    """A batch would be larger than `max.message.bytes`, or decompress to more than readers accept (256 MiB)."""
 
 
 class RecordBatchTooLargeError(_RefusedRecord):
@@ -153,20 +153,20 @@ class RecordBatchTooLargeError(_RefusedRecord):
 
 
 class OffsetsOutOfOrderError(_RefusedRecord):
-    """Batches of a follower's append do not have increasing offsets."""
+    """The offsets of the batches in a follower's append do not increase."""
 
 
 class _RefusedProducer(_RefusedRecord):
-    """A batch or marker that does not fit what the log knows of its producer."""
+    """A batch or marker does not fit the log's state of its producer."""
 
     producer_id: int
     """The batch's producer id."""
     producer_epoch: int
     """The batch's producer epoch."""
     expected: int
-    """Where two numbers were compared, the one that the log allows; else -1."""
+    """The number that the log allows, if two numbers were compared; else -1."""
     found: int
-    """Where two numbers were compared, the one in the batch; else -1."""
+    """The number in the batch, if two numbers were compared; else -1."""
 
     def __init__(
         self, message: str, *, producer_id: int = -1, producer_epoch: int = -1, expected: int = -1, found: int = -1
@@ -181,11 +181,11 @@ class _RefusedProducer(_RefusedRecord):
 
 
 class OutOfOrderSequenceError(_RefusedProducer):
-    """A batch's sequence number does not follow the last one of its producer id; `expected` and `found` say both."""
+    """A batch's sequence number does not follow the last one of its producer id; see `expected` and `found`."""
 
 
 class InvalidProducerEpochError(_RefusedProducer):
-    """A batch carries an older epoch than the newest of its producer id: a newer producer has fenced this one."""
+    """A batch has an older epoch than the newest of its producer id: a newer producer has fenced this one."""
 
 
 class InvalidTxnStateError(_RefusedProducer):
@@ -202,7 +202,7 @@ class UnexpectedAppendOffsetError(_RefusedRecord):
     first_offset: int
     """The first offset of the append."""
     last_offset: int
-    """The last offset of the append, or of its first batch where that is all that is known."""
+    """The last offset of the append, or of its first batch if no more is known."""
 
     def __init__(self, message: str, *, first_offset: int = -1, last_offset: int = -1) -> None:
         super().__init__(message)
@@ -213,15 +213,12 @@ class UnexpectedAppendOffsetError(_RefusedRecord):
 
 
 class UnexpectedOffsetError(_RefusedRecord):
-    """A conditional append would not get the offset that its caller expected: the log has other records by now.
-
-    Nothing of the append was written.
-    """
+    """A conditional append would not get the offset that its caller expects; nothing was written."""
 
     expected: int
-    """The offset that the first record was to get."""
+    """The offset that the caller expected for the first record."""
     actual: int
-    """The offset that it would have got: the log end offset at that moment, or where the batch is already."""
+    """The offset that it would have got: the log end offset, or the batch's offset if the log has the batch already."""
 
     def __init__(self, message: str, *, expected: int = -1, actual: int = -1) -> None:
         super().__init__(message)
@@ -240,11 +237,11 @@ class PolicyViolationError(KStoreError, ValueError):
 
 
 class UnsupportedCompressionError(KStoreError, ValueError):
-    """A compression type that the format or this call does not know."""
+    """The format or the call does not know this compression type."""
 
 
 class CorruptRecordError(KStoreError, ValueError):
-    """Bytes that are no record batch, or not the one that was written."""
+    """Bytes are not a record batch, or not the batch that was written."""
 
     path: str | None
     """The file; None for bytes in memory."""
@@ -253,7 +250,7 @@ class CorruptRecordError(KStoreError, ValueError):
     reason: str
     """What was found and what is allowed, in words."""
     advice: str = ""
-    """What to do about it, as the last words of the error's text."""
+    """What to do about it; it ends the error's text."""
 
     def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, position: int = 0) -> None:
         where = f"{os.fspath(path)} at position {position}" if path is not None else f"position {position}"
@@ -269,7 +266,7 @@ class CorruptRecordError(KStoreError, ValueError):
 
 
 class CorruptIndexError(KStoreError, ValueError):
-    """An index file whose contents break the rules of an index."""
+    """The contents of an index file break the rules of an index."""
 
     path: str | None
     """The file."""
@@ -285,21 +282,21 @@ class CorruptIndexError(KStoreError, ValueError):
 
 
 class StorageError(KStoreError, OSError):
-    """The operating system refused an operation; `errno`, `strerror` and `filename` are the system's."""
+    """The operating system reported an error; `errno`, `strerror` and `filename` are the system's."""
 
     advice: str = ""
-    """What still works, as the last words of the error's text."""
+    """What still works; it ends the error's text."""
     _is_refusal = False  # made by `refusal`
-    _reported = False  # the log that met it has reported it
+    _reported = False  # by the log in which it occurred
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk was full or a quota was used up; a sync may report it, too."""
+        """Whether the disk was full or a quota was used up; a sync can report this, too."""
         return self.errno in (errno.ENOSPC, errno.EDQUOT)
 
     @property
     def is_of_the_disk(self) -> bool:
-        """Whether the disk has failed. False for a full disk, and for want of descriptors, memory or a lock."""
+        """Whether the disk has failed; False if it is full, or if descriptors, memory or a lock were not available."""
         return not self.is_full and self.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
     def __str__(self) -> str:
@@ -307,16 +304,16 @@ class StorageError(KStoreError, OSError):
 
 
 def first_report(error: StorageError) -> bool:
-    """Whether an error is reported to the owner of its log for the first time; from then on it counts as reported."""
+    """Mark an error as reported to the owner of its log; return whether this is the first time."""
     is_first = not error._reported
     error._reported = True
     return is_first
 
 
 def refusal(failure: BaseException, path: str, what: str) -> StorageError:
-    """Make the error of a log or directory that refuses writes since `failure`: one sentence that names the cause.
+    """Make the error of a log or directory that refuses writes since `failure`; its text names this cause.
 
-    `what` says what it refuses, and what can still be read.
+    `what` ends the text: it says what is refused and what can still be read.
     """
     if isinstance(failure, StorageError) and failure._is_refusal:
         error = StorageError(failure.errno, failure.strerror, failure.filename)
@@ -328,7 +325,7 @@ def refusal(failure: BaseException, path: str, what: str) -> StorageError:
 
 
 def _cause(failure: BaseException) -> str:
-    """One line that says what a log failed of; an interrupt, whose text is empty, is named by its class."""
+    """Return why a log failed, as one line; an interrupt, whose text is empty, is named by its class."""
     if isinstance(failure, StorageError) and failure.strerror:
         return failure.strerror if failure.filename is None else f"{failure.strerror} at {failure.filename}"
     return str(failure) or f"interrupted by {type(failure).__name__}"
@@ -347,28 +344,28 @@ class LogLockedError(StorageError):
     """Another writer, or a broker, holds the lock of the directory."""
 
     pid: int | None = None
-    """The process that holds the lock; None where the system does not tell."""
+    """The process that holds the lock; None if the system does not say."""
     manifest: tuple[object, ...] = ()
-    """Of a bulk load that waited too long for the lock: what was staged. It stays valid; commit it later."""
+    """What was staged, if a bulk load waited too long for the lock. It stays valid: commit it later."""
 
 
 class NotLeaderError(KStoreError, PermissionError):
-    """A client would change a follower, which takes records from its leader alone; the text names the leader."""
+    """A call would change a follower, which accepts records only from its leader; the text names the leader."""
 
 
 class ReplicationError(KStoreError, ValueError):
-    """A follower that cannot be one of this leader: a ring, other data, a leader epoch that is newer than the leader's.
+    """A directory cannot follow this leader; nothing in it was changed.
 
-    Nothing of it has changed.
+    For example, replication would form a ring, the directory has other data, or its leader epoch is newer.
     """
 
 
 class BackupError(KStoreError, ValueError):
-    """A backup that is not there, cannot be read, or does not fit the directory; the text names the object."""
+    """A backup does not exist, cannot be read, or does not fit the directory; the text names the object."""
 
 
 class BackupFencedError(BackupError):
-    """Another writer has taken over the backup; this one has stopped and changed nothing since."""
+    """Another writer has taken over the backup; this one has stopped and changed nothing since then."""
 
 
 class LogClosedError(KStoreError, ValueError):
@@ -376,7 +373,7 @@ class LogClosedError(KStoreError, ValueError):
 
 
 def closed(what: str, opened_in: int = 0) -> LogClosedError:
-    """Make the error for what is closed; `opened_in` is the process that it belongs to, in a child forked from it."""
+    """Make the error for a closed `what`; in a forked child, `opened_in` is the id of the process that opened it."""
     if not opened_in:
         return LogClosedError(f"{what} is closed")
     return LogClosedError(
@@ -386,4 +383,4 @@ def closed(what: str, opened_in: int = 0) -> LogClosedError:
 
 
 class ReadOnlyError(LogClosedError):
-    """A change of a log or store that was opened with `mode="r"`. A `LogClosedError`, too, which it was once."""
+    """A call would change a log or store that was opened with `mode="r"`; callers may catch it as `LogClosedError`."""

@@ -1,6 +1,6 @@
-"""The small answers of `Log` and `Store`: immutable values that say where a record is and what a segment holds.
+"""The small immutable values that calls of `Log` and `Store` return.
 
-They import nothing of kstore, so that errors can carry them.
+Invariant: this module imports nothing of kstore, so that errors can carry these values.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     Headers: TypeAlias = Mapping[str, ReadableBuffer | None] | Iterable[tuple[str, ReadableBuffer | None]]
-    """What an append takes as a record's headers: a mapping, or pairs where a name comes more than once."""
+    """The headers that an append accepts: a mapping, or pairs, in which a name may occur more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append stored: the offsets `[first_offset, last_offset]`, both -1 when it stored nothing."""
+    """What an append stored: the offsets `[first_offset, last_offset]`, both -1 if it stored nothing."""
 
     first_offset: int = -1
     """Offset of the first record."""
@@ -27,11 +27,11 @@ class AppendInfo:
     max_timestamp: int = -1
     """The greatest timestamp of the records, in milliseconds."""
     log_append_time: int = -1
-    """The time of the append in milliseconds, where `message.timestamp.type` is LogAppendTime; else -1."""
+    """The time of the append in milliseconds if `message.timestamp.type` is LogAppendTime; else -1."""
 
 
 class TimestampOffset(NamedTuple):
-    """A record's timestamp and offset: what a search by time finds."""
+    """The timestamp and offset of a record that a search by time found."""
 
     timestamp: int
     """Milliseconds since the epoch."""
@@ -54,18 +54,17 @@ class SegmentInfo:
     time_index_entries: int
     """Entries in use in the `.timeindex` file."""
     max_timestamp: int
-    """The greatest timestamp of the segment's batches in milliseconds, by which retention goes; that of a batch whose
-    records a compaction has removed counts, too. -1 without one."""
+    """The greatest timestamp of the segment's batches in milliseconds, which retention compares with the clock. Batches
+    whose records a compaction has removed count, too. -1 if there is none."""
     first_timestamp: int
-    """The greatest timestamp of the first batch, from which `segment.ms` counts; -1 without one."""
+    """The greatest timestamp of the first batch, from which `segment.ms` counts; -1 if there is none."""
     is_active: bool
     """Whether appends go to this segment."""
     path: str
     """The `.log` file."""
     roll_reason: str | None
-    """Why the segment before this one was left: "size", "time", "offset_index_full", "time_index_full", "offset_range",
-    "explicit", ...; None where it is not known, since no file holds it.
-    """
+    """Why the log rolled to this segment: "size", "time", "offset_index_full", "time_index_full", "offset_range",
+    "explicit", ...; None if it is not known, since no file holds it."""
 
     def __repr__(self) -> str:
         return (
@@ -79,35 +78,35 @@ class CompactionStats:
     """What a compaction did, or with `dry_run` would do."""
 
     first_dirty_offset_before: int
-    """Where the dirty part of the log began."""
+    """The first offset of the dirty part before the compaction."""
     first_dirty_offset: int
-    """Where it begins now: everything below is clean."""
+    """The first offset of the dirty part now: all records below it are clean."""
     records_before: int
-    """Records in the segments that were cleaned; markers of transactions count as one each."""
+    """Records in the cleaned segments; a transaction marker counts as one."""
     records_after: int
-    """Those of them that were kept."""
+    """Records of these that were kept."""
     bytes_before: int
-    """Size of the `.log` files that were cleaned."""
+    """Size of the `.log` files of the cleaned segments."""
     bytes_after: int
-    """Size of the `.log` files that took their place."""
+    """Size of the `.log` files that replaced them."""
     keys: int
-    """Different keys in the dirty part; the sum over the rounds."""
+    """Different keys in the dirty part, summed over the rounds."""
     tombstones_kept: int
-    """Tombstones that were kept: newest of their keys, and their delete horizon is to come."""
+    """Tombstones that were kept: each is the newest record of its key, and its delete horizon has not passed."""
     tombstones_removed: int
-    """Tombstones that were removed, as superseded or since their delete horizon has passed."""
+    """Tombstones that were removed: superseded, or their delete horizon has passed."""
     keyless_dropped: int
-    """Records without a key that were dropped: no record can supersede them, so a cleaner drops them at once."""
+    """Records without a key that were dropped: no record can supersede them, so a cleaner drops them immediately."""
     segments_before: int
     """Segments that were cleaned."""
     segments_after: int
-    """Segments that took their place."""
+    """Segments that replaced them."""
     rounds: int
-    """How often dirty records were read into an offset map, and the log was cleaned with it."""
+    """How often dirty records were read into an offset map and the log was cleaned with it."""
     map_full: bool
-    """Whether an offset map had no room for a key, so that its round ended early."""
+    """Whether an offset map had no space for a key, so that its round ended early."""
     dry_run: bool
-    """Whether nothing was changed."""
+    """Whether this was a dry run, which changes nothing."""
     seconds: float
     """How long it took."""
 
@@ -129,13 +128,13 @@ class RestoredPartition(NamedTuple):
     """One partition that was restored, or with `dry_run` would be: the offsets `[log_start_offset, log_end_offset)`."""
 
     log_start_offset: int
-    """Where the log starts."""
+    """The log start offset."""
     log_end_offset: int
-    """Where it ends; in a dry run without the markers of transactions that the first opening writes."""
+    """The log end offset; in a dry run without the transaction markers that the first opening writes."""
     bytes: int
-    """Size of the files that are fetched, before the last one is cut."""
+    """Size of the fetched files, before the last one is cut."""
     files: tuple[tuple[str, int], ...]
-    """Their names and sizes."""
+    """The names and sizes of these files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class Restored:
     """What a restore did, or with `dry_run` would do."""
 
     url: str
-    """Where the backup is."""
+    """The backup's address."""
     backup: str
     """The backup's id."""
     round: int
@@ -151,21 +150,21 @@ class Restored:
     time_ms: int
     """When that round was backed up, in milliseconds since the epoch."""
     caught_up: bool
-    """Whether all is there that the source had then; not if the first round of the backup was still under way."""
+    """Whether the round has everything that the source had then; False if the backup's first round was not complete."""
     together: bool
-    """Whether all partitions are as of one moment; not if another process was writing the directory that was backed up.
+    """Whether the round shows all partitions at the same time; False if another process was writing the source.
 
-    Each partition then ends where it had been flushed, and a transaction may be in one of them and not in another.
+    Each partition then ends where it had been flushed, and a transaction may be in one partition but not in another.
     """
     partitions: Mapping[tuple[str, int], RestoredPartition]
     """What was restored of each partition, by topic and number."""
     files: int
-    """How many files were fetched, those included that an earlier call had fetched."""
+    """How many files were fetched, including those that an earlier call had fetched."""
     bytes: int
-    """Their size."""
+    """The size of these files."""
     fetched_bytes: int
     """How many bytes this call fetched."""
     dry_run: bool
-    """Whether nothing was written."""
+    """Whether this was a dry run, which writes nothing."""
     seconds: float
     """How long it took."""
