@@ -1,6 +1,6 @@
 """Settings under Kafka's names: the tables, their checks, and warnings about dangerous combinations.
 
-Invariant: one table makes the checks, the errors, `kstore config` and docs/configuration.md.
+Invariant: checks, error messages, `kstore config` and docs/configuration.md all come from one table.
 """
 
 from kstore.config.broker_config import BrokerConfig as BrokerConfig

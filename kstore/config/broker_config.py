@@ -1,6 +1,6 @@
 """`BrokerConfig`: the settings of a store that no topic overrides, one row each (SEMANTICS 13.15).
 
-The documentation is made from the rows, as with `LogConfig`.
+docs/configuration.md comes from the rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ if TYPE_CHECKING:
 @table
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class BrokerConfig(Settings):
-    """The settings of a store, under the broker's names with dots turned into underscores; as `LogConfig` otherwise.
+    """The settings of a store under Kafka's broker names, with underscores instead of dots.
 
-    Thread-safe, since it never changes.
+    Any value may also be text as in a properties file. `explicit` contains the names of the settings that were given.
+    Immutable; thread-safe.
+
+    Args:
+        **settings: The values that differ from the defaults.
+
+    Raises:
+        ConfigError: If a name is unknown, a value does not parse or is out of range, or values do not fit together.
     """
 
     log_dir: tuple[str, ...] = row(
@@ -215,9 +222,19 @@ class BrokerConfig(Settings):
 
     @classmethod
     def resolve(cls, config: object = None) -> BrokerConfig:
-        """Take the store's settings out of what `Store.open(..., config=config)` was given: a mapping or a path.
+        """Read the store's settings from the `config` of `Store.open(..., config=config)`.
 
-        Other names are passed over: `LogConfig.resolve`, given the same, refuses the unknown ones.
+        Other names are ignored: `LogConfig.resolve`, called with the same `config`, raises for the unknown ones.
+
+        Args:
+            config: A mapping of names to values, the path of a `server.properties`, or anything else for the defaults.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: If a value is bad, or values do not fit together.
+            StorageError: If the file cannot be read.
         """
         if isinstance(config, Mapping):
             return cls._from_names(config, cls._defaults())
@@ -232,14 +249,25 @@ class BrokerConfig(Settings):
         return self.log_dir if self.log_dirs is None else self.log_dirs
 
     def check_cordoned(self, directories: Collection[str]) -> None:
-        """Raise a `ConfigError` unless `cordoned.log.dirs` is among these, as a broker demands of its `log.dirs`."""
+        """Check that the `cordoned.log.dirs` are among some directories, as a broker demands of its `log.dirs`.
+
+        Args:
+            directories: The directories of the store.
+
+        Raises:
+            ConfigError: If one is not among them.
+        """
         cordoned = self.cordoned_log_dirs
         wrong = [] if cordoned == ("*",) else [path for path in cordoned if path not in directories]
         if wrong:
             raise ConfigError(f"cordoned.log.dirs = {text(cordoned)!r}: {wrong[0]!r} is not one of the log directories")
 
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about effects of these settings that may surprise: sentences with the numbers."""
+        """Return warnings about surprising effects of these settings.
+
+        Returns:
+            Sentences that give the numbers.
+        """
         return tuple(cautions.of_store(self))
 
     def _check_together(self) -> None:

@@ -1,6 +1,6 @@
-"""Warnings about combinations of settings: sentences that say with the numbers what will happen (SEMANTICS 13B).
+"""Warnings about combinations of settings: sentences that say, with numbers, what will happen (SEMANTICS 13B).
 
-Invariant: a warning is about a setting that the user has given, never about defaults alone.
+Invariant: each warning is about a setting that the user has given, never only about defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_BATCH_BYTES = 68  # the header, and one record without key and value: no 
 
 
 class Explicit(Protocol):
-    """A table of settings: all of them, and the names of those that the user has given."""
+    """A table of settings, with the names of those that the user has given."""
 
     @property
     def settings(self) -> tuple[Setting, ...]: ...
@@ -85,11 +85,11 @@ class BrokerSettings(Explicit, Protocol):
 
 
 LIKE_SECONDS_BELOW = 100_000_000_000
-"""Milliseconds of a time in March 1973: as seconds they are the year 5138."""
+"""Milliseconds of a time in March 1973; the same number of seconds is a time in the year 5138."""
 
 
 def like_seconds(timestamp: int) -> str:
-    """The warning about a timestamp that looks like seconds."""
+    """Return the text of the warning about a timestamp that looks like seconds."""
     return (
         f"timestamp={timestamp} is {times.show(timestamp)}: timestamps are milliseconds since 1970, and this one looks "
         "like seconds; multiply them by 1000, or give a datetime with a time zone (said once for each log)"
@@ -97,19 +97,19 @@ def like_seconds(timestamp: int) -> str:
 
 
 class TimestampCaution:
-    """Warns of timestamps that look like seconds, once. Not thread-safe."""
+    """Warns once about timestamps that look like seconds. Not thread-safe."""
 
     _said = False
 
     def say(self, timestamp: int) -> None:
-        """Issue the warning about this timestamp, unless there was one already."""
+        """Issue the warning about this timestamp unless one was issued before."""
         if not self._said:
             issue([like_seconds(timestamp)], TimestampWarning)
             self._said = True
 
 
 def issue(messages: Iterable[str], category: type[Warning] = ConfigWarning) -> None:
-    """Issue each message as a warning at the line of the caller outside of this package."""
+    """Issue each message as a warning at the line outside of this package that called it."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kstore":
@@ -119,7 +119,7 @@ def issue(messages: Iterable[str], category: type[Warning] = ConfigWarning) -> N
 
 
 def of_log(config: LogSettings) -> Iterator[str]:
-    """Warnings about the effects in a log by itself, with or without a store."""
+    """Yield warnings about effects in any log, with or without a store."""
     yield from _of_idle(config)
     yield from _of_indexes(config)
     size = config.effective_segment_bytes
@@ -137,7 +137,7 @@ def of_log(config: LogSettings) -> Iterator[str]:
 
 
 def of_housekeeping(config: LogSettings, broker: BrokerSettings) -> Iterator[str]:
-    """Warnings about the effects of a store's housekeeping on a log, with the store's periods."""
+    """Yield warnings about effects of a store's housekeeping on a log, with the store's periods."""
     if config.deletes:
         yield from _of_retention_by_time(config, broker)
         yield from _of_retention_by_size(config, broker)
@@ -148,7 +148,7 @@ def of_housekeeping(config: LogSettings, broker: BrokerSettings) -> Iterator[str
 
 
 def _of_idle(config: Explicit, warned: Collection[str] = ()) -> Iterator[str]:
-    """Warnings about given settings that do nothing here, except those in `warned`, which have a warning already."""
+    """Yield warnings about given settings that do nothing here, except those in `warned`, which have a warning."""
     for setting in config.settings:
         if setting.idle and setting.attribute in config.explicit and setting.attribute not in warned:
             yield f"{setting.name} = {text(getattr(config, setting.attribute))} does nothing: {setting.idle}"
@@ -162,7 +162,7 @@ def _of_indexes(config: LogSettings) -> Iterator[str]:
     )
     offset_entries = index_bytes // OFFSET_ENTRY_BYTES
     time_entries = index_bytes // TIME_ENTRY_BYTES - 1  # the last slot is kept for the closing entry (SEMANTICS 3.3)
-    # An entry once more than the interval has come, one a batch (SEMANTICS 3.7).
+    # An entry is added when more than the interval was appended, at most one for each batch (SEMANTICS 3.7).
     spacing = max(interval + 1, _LEAST_BATCH_BYTES)
     index = f"segment.index.bytes = {_bytes(index_bytes)}"
     if time_entries < 0:
@@ -248,7 +248,7 @@ def _of_compaction_that_does_not_act(config: LogSettings, broker: BrokerSettings
 
 
 def of_store(broker: BrokerSettings) -> Iterator[str]:
-    """Warnings about a store's own settings."""
+    """Yield warnings about a store's own settings."""
     warned = set()
     if "log_cleaner_threads" in broker.explicit and broker.log_cleaner_threads == 0:
         warned.add("log_cleaner_threads")

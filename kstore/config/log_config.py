@@ -1,6 +1,6 @@
-"""`LogConfig`: the settings of one log, one row each (SEMANTICS 13.14); the documentation is made from the rows.
+"""`LogConfig`: the settings of one log, one row each (SEMANTICS 13.14); docs/configuration.md comes from the rows.
 
-Invariant: `retention_ms` is -1 unless it is given; only `from_kafka` of a mapping has Kafka's default of seven days.
+Invariant: `retention_ms` is -1 unless given; only `from_kafka` of a mapping uses Kafka's default of seven days.
 """
 
 from __future__ import annotations
@@ -42,18 +42,28 @@ NEXT_COMPACTION = "the next pass of compaction"
 _NOT_TIERED = "no segment is copied to a remote storage"
 
 KAFKA_RETENTION_MS = 7 * 24 * HOURS
-_RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # a broker's names for it (SEMANTICS 6.7, 13.16)
+_RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # of the broker's names (SEMANTICS 6.7, 13.16)
 
 
 @table
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class LogConfig(Settings):
-    """The settings of one log under Kafka's topic names, dots turned into underscores; frozen, quick to read.
+    """The settings of one log under Kafka's topic names, with underscores instead of dots.
 
-    `LogConfig(segment_bytes=1 << 20)` starts from kstore's defaults, `from_kafka` from Kafka's; every value may also
-    be text as in a properties file. `explicit` names the settings that were given. Raises `ConfigError` for a name
-    that is unknown, a value that does not parse or is out of range, and values that do not go together.
-    Thread-safe, since it never changes.
+    `LogConfig(segment_bytes=1 << 20)` starts from kstore's defaults, `from_kafka` of a mapping from Kafka's. Any value
+    may also be text as in a properties file. `explicit` contains the names of the settings that were given. Immutable;
+    thread-safe.
+
+    Args:
+        **settings: The values that differ from the defaults.
+
+    Raises:
+        ConfigError: If a name is unknown, a value does not parse or is out of range, or values do not fit together.
+
+    Example:
+        >>> config = LogConfig(segment_bytes="1048576", cleanup_policy=("compact", "delete"))
+        >>> config.segment_bytes, config.compacts, sorted(config.explicit)
+        (1048576, True, ['cleanup_policy', 'segment_bytes'])
     """
 
     segment_bytes: int = row(
@@ -368,12 +378,26 @@ class LogConfig(Settings):
 
     @classmethod
     def from_kafka(cls, source: Mapping[str, object] | str | os.PathLike[str]) -> LogConfig:
-        """Take settings under Kafka's topic and broker names, with Kafka's precedence and Kafka's defaults.
+        """Read settings under Kafka's topic and broker names, with Kafka's precedence of names.
 
-        From a mapping every name must be known. From a path, of a `server.properties`, the broker's names alone
-        count, and names that are not about storage are passed over, as such a file is full of them. A name that is a
-        topic's, or that is nearly one of the broker's, is a `ConfigWarning` with its line. Nothing is deleted by age
-        where the file has no `log.retention.*`: that, too, is a `ConfigWarning`.
+        A mapping may have topic and broker names; all must be known, and Kafka's defaults apply. In a file only the
+        broker's names count; other names are ignored, since most settings of such a file are not about storage. A
+        `ConfigWarning` with the line is issued for a topic's name, and for a name that is nearly one of the broker's.
+        Records are not deleted by age if the file has no `log.retention.*`; a `ConfigWarning` says so.
+
+        Args:
+            source: A mapping of names to values, or the path of a `server.properties`.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: If a name in a mapping is unknown, a value is bad, or values do not fit together.
+            StorageError: If the file cannot be read.
+
+        Example:
+            >>> LogConfig.from_kafka({"log.retention.hours": "24"}).retention_ms
+            86400000
         """
         if isinstance(source, Mapping):
             return cls._from_names(check_known(source, _MAPPING_NAMES), cls._defaults(kafka=True))
@@ -381,9 +405,19 @@ class LogConfig(Settings):
 
     @classmethod
     def resolve(cls, config: ConfigSource = None, settings: Mapping[str, Any] | None = None) -> LogConfig:
-        """Make the configuration of `open(..., config=config, **settings)`; `settings` have precedence.
+        """Make the configuration of `open(..., config=config, **settings)`.
 
-        A mapping is read as `from_kafka` reads it but for kstore's default of `retention_ms`, -1.
+        Args:
+            config: A `LogConfig`, a mapping, a path or None. Mappings and paths are read as by `from_kafka`, except
+                that the default of `retention_ms` is kstore's, -1.
+            settings: Values under their names in Python, which have precedence.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: If a name is unknown, a value is bad, or values do not fit together.
+            TypeError: If `config` has another type.
         """
         if config is None:
             base = cls()
@@ -399,18 +433,28 @@ class LogConfig(Settings):
         return base.replace(**(settings or {}))
 
     def for_topic(self, overrides: Mapping[str, Any]) -> LogConfig:
-        """Return these settings with a topic's own over them, by topic names only (SEMANTICS 13.11, 13.12)."""
+        """Return a copy of these settings with the overrides of a topic (SEMANTICS 13.11, 13.12).
+
+        Args:
+            overrides: Values under Kafka's topic names.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigError: If a name is not a topic's, a value is bad, or values do not fit together.
+        """
         check_known(overrides, TOPIC_NAMES)
         return self.replace(**{row.attribute: overrides[row.name] for row in self.settings if row.name in overrides})
 
     @property
     def effective_segment_bytes(self) -> int:
-        """The segment size in force: `internal.segment.bytes` when it is set (SEMANTICS 13.14a)."""
+        """The segment size in force: `internal.segment.bytes` if it is set, else `segment.bytes` (SEMANTICS 13.14a)."""
         return self.segment_bytes if self.internal_segment_bytes is None else self.internal_segment_bytes
 
     @property
     def compression_level(self) -> int | None:
-        """The level of `compression_type`; None where the type has no levels, or the producer decides."""
+        """The level of `compression_type`; None if the type has no levels or the producer decides."""
         level: int | None = getattr(self, f"compression_{self.compression_type}_level", None)
         return level
 
@@ -425,10 +469,14 @@ class LogConfig(Settings):
         return "delete" in self.cleanup_policy
 
     def warnings(self, broker: BrokerConfig | None = None, *, housekeeping: bool = True) -> tuple[str, ...]:
-        """Warnings about effects of these settings that may surprise: sentences with the numbers.
+        """Return warnings about surprising effects of these settings.
 
-        Retention and compaction are judged by the periods of the store's `broker` (Kafka's defaults unless given);
-        without `housekeeping` they are left out, as for a log that no store looks after.
+        Args:
+            broker: The settings of the store, whose periods matter for retention and compaction; the defaults if None.
+            housekeeping: False leaves out retention and compaction, for a log that is not in a store.
+
+        Returns:
+            Sentences that give the numbers.
         """
         warnings = list(cautions.of_log(self))
         if housekeeping:
@@ -436,7 +484,11 @@ class LogConfig(Settings):
         return tuple(warnings)
 
     def check_for_writing(self) -> None:
-        """Raise a `ConfigError` if no log can be opened for writing, although each setting is allowed."""
+        """Check that a log with these settings can be opened for writing.
+
+        Raises:
+            ConfigError: If no log can be opened with them although each value is in range.
+        """
         if self.segment_index_bytes < cautions.TIME_ENTRY_BYTES:
             raise ConfigError(
                 f"segment.index.bytes = {self.segment_index_bytes} has no room for an entry of a time index: "
@@ -467,10 +519,9 @@ _MAPPING_NAMES = TOPIC_NAMES | _BROKER_NAMES
 
 
 def from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read the settings of storage in a `server.properties`.
+    """Read the settings about storage from a `server.properties`.
 
-    Issues a `ConfigWarning` for each line that is passed over and looks as if it was meant, and for a file without a
-    retention.
+    Issues a `ConfigWarning` for each ignored line that was probably intended, and for a file without a retention.
     """
     properties = read_properties(path)
     cautions.issue(of_properties(os.fspath(path), {name: line for name, (_, line) in properties.items()}))
@@ -478,7 +529,7 @@ def from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def of_properties(path: str, lines: Mapping[str, int]) -> Iterator[str]:
-    """Warnings about the names in a properties file."""
+    """Yield warnings about the names in a properties file."""
     for name, line in lines.items():
         if name in _BROKER_NAMES:
             continue
@@ -499,6 +550,5 @@ def _broker_name(topic_name: str) -> str:
     return "".join(f"; the broker's name is {row.broker_names[0].name}" for row in rows if row.broker_names)
 
 
-# How much a name must be like a known one to be taken for a slip. Of Kafka's own names that are not about storage the
-# nearest reaches 0.82.
+# The similarity from which a name counts as misspelled. Kafka's own names that are not about storage reach 0.82.
 _MEANT = 0.84

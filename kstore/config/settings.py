@@ -1,6 +1,6 @@
-"""The parts of a table of settings: a row, the parsing of values as Kafka parses its properties, the base class.
+"""The parts of a table of settings: its rows, the parsing of values as Kafka parses properties, and the base class.
 
-The precedence of names: the topic's name, then the broker's names in their order, then the default.
+Precedence of the names of a setting: the topic's name, then the broker's names in their order, then the default.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _ANY = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerName:
-    """A name of a log's setting in a broker's properties, and how it differs from the setting."""
+    """A name of a log's setting in a broker's properties; unit, kind and range are given if they differ."""
 
     name: str
-    unit: str = ""  # if it differs from the setting's; likewise kind and range
+    unit: str = ""
     factor: int = 1  # multiplier from this name's unit to the setting's
     kind: Kind | None = None
     minimum: int | None = None
     also: tuple[int, ...] = ()
-    negative_is: int | None = None  # the value that every negative value stands for
+    negative_is: int | None = None  # replaces every negative value
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,21 @@ class Setting:
 
     @property
     def nullable(self) -> bool:
-        """Whether it may be None."""
+        """Whether the value may be None."""
         return self.default is None
 
     @property
     def attribute(self) -> str:
-        """The name in Python: Kafka's, with dots turned into underscores."""
+        """The name in Python: Kafka's name with underscores instead of dots."""
         return self.name.replace(".", "_")
 
     @property
     def range(self) -> str:
-        """The values that are allowed, in words."""
+        """The allowed values, in words."""
         return self.range_of(BrokerName(self.name))
 
     def range_of(self, at: BrokerName) -> str:
-        """The values that are allowed under one of the names."""
+        """Return the values that are allowed under one of the names, in words."""
         if at.minimum is not None:
             return "".join(f"{value} or " for value in at.also) + f"at least {at.minimum}"
         if self.choices:
@@ -103,7 +103,7 @@ class Setting:
 
     @property
     def shown_default(self) -> str:
-        """The default in words, and Kafka's where it differs."""
+        """The default in words, and Kafka's if it differs."""
         default = readable(self.default, self.unit)
         other = "" if self.kafka_default == self.default else f", Kafka's {readable(self.kafka_default, self.unit)}"
         return default + other
@@ -115,7 +115,7 @@ class Setting:
         return f"{self.doc} [{self.range}{unit}; default {self.shown_default}]".replace("`", "").replace("%", "%%")
 
     def parse(self, value: object, name: str | None = None) -> Any:
-        """Return the value in its own type, from that type or from text; `ConfigError` for a bad value."""
+        """Return a value, given in the setting's type or as text, in that type; raise `ConfigError` for a bad one."""
         name = name or self.attribute
         if value is None and self.nullable:
             return None
@@ -124,7 +124,7 @@ class Setting:
         return parsed
 
     def convert(self, value: object, at: BrokerName) -> Any:
-        """Return the value in the type that it has under this name; the range is not checked."""
+        """Return the value in the type of this name, without a check of its range."""
         kind = at.kind or self.kind
         try:
             return _PARSERS[kind](value)
@@ -133,13 +133,16 @@ class Setting:
             raise _bad(at.name, value, reason, at.unit or self.unit) from None
 
     def from_broker(self, value: object, at: BrokerName, *, wins: bool) -> Any:
-        """Return the value under one of the broker's names, in the setting's unit; a bad value is always an error."""
+        """Return the value of one of the broker's names in the setting's unit; `wins` if the name is in force.
+
+        A bad value raises `ConfigError` in either case.
+        """
         if value is None and self.nullable:
             return None
         parsed = self.convert(value, at)
         if at.negative_is is not None and parsed < 0:
             parsed = at.negative_is
-        # A broker checks the range of each name; of the names for retention only that of the name in force.
+        # A broker checks the range of each name, but for the names of the retention only if the name is in force.
         bound = at.minimum is not None and (wins or at.negative_is is None)
         if bound and parsed not in at.also and parsed < (at.minimum or 0):
             raise _bad(at.name, value, f"is out of range: {self.range_of(at)} is allowed", at.unit or self.unit)
@@ -151,7 +154,7 @@ class Setting:
         return parsed
 
     def check(self, parsed: Any, name: str, value: object) -> None:
-        """Raise a `ConfigError` when the parsed value is out of range."""
+        """Raise a `ConfigError` if the parsed value is out of range."""
         if self.choices:
             for one in parsed if self.kind == "list" else (parsed,):
                 if one not in self.choices:
@@ -173,14 +176,14 @@ def setting(
     broker: str | tuple[BrokerName | str, ...] = (),
     **more: Any,
 ) -> Setting:
-    """Make a setting without its words, from its names, default and range."""
+    """Make a setting from its names, default and range; `row` adds the texts about it."""
     given = (broker,) if isinstance(broker, str) else broker
     names = tuple(BrokerName(each) if isinstance(each, str) else each for each in given)
     return Setting(name, kind, default, default if kafka_default is ... else kafka_default, names, unit, **more)
 
 
 def row(setting: Setting, *, doc: str, danger: str, applies: str = "") -> Any:
-    """Make the field of a table for a setting, with the words about it."""
+    """Make the field of a table for a setting, with the texts about it."""
     told = dataclasses.replace(setting, doc=doc, danger=danger, applies=applies)
     return dataclasses.field(metadata={"setting": told})
 
@@ -190,13 +193,13 @@ def _bad(name: str, value: object, what: str, unit: str) -> ConfigError:
 
 
 def unknown(name: object, names: Iterable[str], value: object = ...) -> ConfigError:
-    """Make the error for an unknown name, with the value that was given for it."""
+    """Make the error for an unknown name, and the value that was given for it."""
     shown = "" if value is ... else f" = {shortened(value)}"
     return ConfigError(f"unknown setting {shortened(name)}{shown}{nearest(str(name), names)}")
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, cut after 200 characters."""
+    """Return the `repr` of a value, cut after 200 characters."""
     shown = repr(value)
     return shown if len(shown) <= 200 else shown[:200] + "…"
 
@@ -278,7 +281,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """Each property with the number of the line on which it begins."""
+    """Yield each property with the number of the line on which it starts."""
     lines = iter(enumerate(re.split(r"\r\n|\r|\n", text), 1))
     for number, line in lines:
         line = line.lstrip(" \t\f")
@@ -305,9 +308,9 @@ def _unescape(text: str) -> str:
 
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, tuple[str, int]]:
-    """Read a file of Java properties: by name the value, and the line on which it stands.
+    """Read a file of Java properties; return the value and the line number of each name.
 
-    Raises `StorageError` when the system refuses it.
+    Raises `StorageError` if the file cannot be read.
     """
     text = fs.read_file(arguments.path("config", path), follow=True).decode("latin-1")
     return {name: (value, line) for line, name, value in _properties(text)}
@@ -319,7 +322,10 @@ _S = TypeVar("_S", bound="Settings")
 
 
 class Settings:
-    """The base of `LogConfig` and `BrokerConfig`: filled from a table, frozen, compared by value."""
+    """The base class of `LogConfig` and `BrokerConfig`: immutable settings, defined by a table, compared by value.
+
+    Thread-safe.
+    """
 
     __slots__ = ()
     settings: ClassVar[tuple[Setting, ...]] = ()
@@ -328,7 +334,21 @@ class Settings:
     """The names of the settings that were given, as Python writes them."""
 
     def replace(self: _S, **settings: object) -> _S:
-        """Make a copy with some settings changed, checked as at the start; they count as explicit."""
+        """Return a copy with some settings changed; these count as explicit.
+
+        Args:
+            **settings: The new values under their names in Python; text is parsed as in a properties file.
+
+        Returns:
+            The copy, or this object if there is nothing to change.
+
+        Raises:
+            ConfigError: If a name is unknown, a value is bad, or the settings do not fit together.
+
+        Example:
+            >>> LogConfig().replace(segment_bytes="1048576").segment_bytes
+            1048576
+        """
         if not settings:
             return self
         changed = {name: self._find(name, value).parse(value) for name, value in settings.items()}
@@ -337,11 +357,22 @@ class Settings:
 
     @classmethod
     def knows(cls, name: str) -> bool:
-        """Whether there is a setting of this name, as Python writes it."""
+        """Return whether a setting of this name exists.
+
+        Args:
+            name: A name in Python, such as `segment_bytes`.
+
+        Returns:
+            True if it exists.
+        """
         return name in cls._by_attribute
 
     def to_kafka(self) -> dict[str, str]:
-        """Return the explicit settings under Kafka's topic names, as text that `from_kafka` reads back."""
+        """Return the explicit settings under Kafka's names.
+
+        Returns:
+            A dict of text by name, without settings that are None; `from_kafka` reads it back.
+        """
         rows = (setting for setting in self.settings if setting.attribute in self.explicit)
         return {
             setting.name: text(value) for setting in rows if (value := getattr(self, setting.attribute)) is not None
@@ -374,17 +405,17 @@ class Settings:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raise a `ConfigError` for settings that are each in range and do not go together."""
+        """Raise a `ConfigError` for settings that are each in range but do not fit together."""
 
     @classmethod
     def _from_names(cls: type[_S], named: Mapping[str, object], start: Mapping[str, Any], *, topic: bool = True) -> _S:
-        """Parse the settings with a known name; with `topic` the topic's names count, else only the broker's names."""
+        """Parse the settings that have a known name; without `topic`, only the broker's names are known."""
         values = dict(start)
         explicit = []
         for setting in cls.settings:
             own = (BrokerName(setting.name),) if topic else ()
             names = [at for at in (*own, *setting.broker_names) if at.name in named]
-            for at in reversed(names):  # each must parse; the first is in force
+            for at in reversed(names):  # each value must be valid; the first is in force
                 values[setting.attribute] = setting.from_broker(named[at.name], at, wins=at is names[0])
             if names:
                 explicit.append(setting.attribute)
@@ -392,7 +423,7 @@ class Settings:
 
 
 def refuse_unknown(call: Callable[..., object], settings: Mapping[str, object], *tables: type[Settings]) -> None:
-    """Refuse a keyword of `call` that is no setting of these tables; the hint names one that the call takes."""
+    """Raise `ConfigError` for a keyword of `call` that is not in these tables; suggest a keyword that `call` takes."""
     for name, value in settings.items():
         if not any(table.knows(name) for table in tables):
             known = {attribute for table in tables for attribute in table._by_attribute}
@@ -400,7 +431,7 @@ def refuse_unknown(call: Callable[..., object], settings: Mapping[str, object], 
 
 
 def text(value: object) -> str:
-    """Write a value as a properties file has it."""
+    """Write a value as in a properties file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
@@ -413,7 +444,7 @@ _STEPS = {
 
 
 def readable(value: object, unit: str) -> str:
-    """Write a value for people: as `text` does, and in the largest unit of which it is a whole number."""
+    """Write a value for people: as `text` does, and in the largest unit that divides it."""
     if value is None:
         return "none"
     if value == LONG_MAX or value == sys.float_info.max:
@@ -433,7 +464,7 @@ def table(cls: type[_S]) -> type[_S]:
 
 
 def check_known(named: Mapping[str, object], names: frozenset[str]) -> Mapping[str, object]:
-    """Return the mapping; `ConfigError` for its first name that is not known."""
+    """Return the mapping; raise `ConfigError` if one of its names is not known."""
     for name in named:
         if name not in names:
             raise unknown(name, names, named[name])
