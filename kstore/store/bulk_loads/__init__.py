@@ -1,5 +1,4 @@
-"""Bulk loads: segments that tasks have staged become part of the logs, exactly once.
+"""Bulk loads: add segments that tasks have staged to the logs, exactly once. `kstore.spark` stages them.
 
-Owns the order of steps of a commit. It leaves staging to `kstore.spark`. The hardest rule: one durable record decides a
-load, and an interrupted load is finished from it.
+Invariant: one durable record decides a load, and an interrupted load is finished from it.
 """

@@ -1,13 +1,14 @@
-"""Gives batches that a bulk load's task has staged their offsets in the log, in the staged file itself."""
+"""Writes the offsets that staged batches get in the log into the staged file."""
 
 from _typeshed import StrPath
 
 def rebase(
     fd: int, end: int, base_offset: int, leader_epoch: int, *, write: bool = True, path: StrPath | None = None
 ) -> tuple[int, int, int]:
-    """Give the v2 batches of `[0, end)` of a file the offsets from `base_offset` on, and a leader epoch, in place.
+    """Write offsets from `base_offset` on and a leader epoch into the v2 batches of `[0, end)` of a file, in place.
 
-    (next offset, batches, CRC of the first batch). Only what no CRC covers is written, 16 bytes of each batch, without
-    the GIL; the offsets that are there do not count, so that it may be done again. With `write` false it only looks.
-    Raises `CorruptRecordError` for bytes that are no whole batches without a producer, and `StorageError`.
+    Returns (next offset, number of batches, CRC of the first batch). Writes only the first 16 bytes of each batch,
+    which no CRC covers, without the GIL. Ignores the present offsets, so that a call may be repeated. If `write` is
+    false, only checks the batches. Raises `CorruptRecordError` unless the bytes are whole batches without a producer,
+    and `StorageError`.
     """

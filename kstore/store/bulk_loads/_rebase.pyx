@@ -1,4 +1,4 @@
-"""Gives batches that a bulk load's task has staged their offsets in the log, in the staged file itself."""
+"""Writes the offsets that staged batches get in the log into the staged file."""
 
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -19,14 +19,14 @@ from kstore.errors import CorruptRecordError, StorageError
 cdef enum Walked:
     WHOLE
     CUT                        # the file ends inside a batch
-    NO_BATCH                   # magic, length or counts cannot be
-    OF_PRODUCER                # numbered, transactional or a control batch, whose numbers are not checked here
+    NO_BATCH                   # magic, length or counts are impossible
+    OF_PRODUCER                # a numbered, transactional or control batch, whose numbers nothing here would check
     FAILED_READ
     FAILED_WRITE
 
 
 cdef struct Rebase:
-    int64_t position           # of the batch that stopped it
+    int64_t position           # of the next batch; at a failure, of the bad one
     int64_t next_offset
     int64_t batches
     uint32_t first_crc
@@ -68,11 +68,12 @@ cdef Walked _rebase(int fd, int64_t end, int32_t leader_epoch, bint write, Rebas
 
 def rebase(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch, *, bint write=True,
            path: StrPath | None = None) -> tuple[int, int, int]:
-    """Give the v2 batches of `[0, end)` of a file the offsets from `base_offset` on, and a leader epoch, in place.
+    """Write offsets from `base_offset` on and a leader epoch into the v2 batches of `[0, end)` of a file, in place.
 
-    (next offset, batches, CRC of the first batch). Only what no CRC covers is written, 16 bytes of each batch, without
-    the GIL; the offsets that are there do not count, so that it may be done again. With `write` false it only looks.
-    Raises `CorruptRecordError` for bytes that are no whole batches without a producer, and `StorageError`.
+    Returns (next offset, number of batches, CRC of the first batch). Writes only the first 16 bytes of each batch,
+    which no CRC covers, without the GIL. Ignores the present offsets, so that a call may be repeated. If `write` is
+    false, only checks the batches. Raises `CorruptRecordError` unless the bytes are whole batches without a producer,
+    and `StorageError`.
     """
     cdef Rebase r
     cdef Walked walked

@@ -1,8 +1,8 @@
-"""`BulkLoads`: segments that tasks have staged become part of a store's logs, exactly once.
+"""`BulkLoads`: adds segments that tasks have staged to a store's logs, exactly once.
 
-Owns the order of steps of a commit. Tasks only create private files, with offsets from 0. A commit assigns the offsets,
-writes them down durably in the COMMIT record, and only then changes a log. The hardest rule: once that record is
-written the load is finished, by this process or by a later opening; before it, nothing has happened.
+Tasks create only private files, with offsets from 0. A commit assigns the offsets, writes them durably to the COMMIT
+record, and only then changes a log. Invariant: before that record is written, no log has changed; afterwards the load
+will be finished, by this process or by a later opening.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from kstore.store.read_only_logs import Logs
 logger = logging.getLogger("kstore")
 
 RENAME_BYTES = 4 << 20
-"""Files become segments by a rename where a partition's are this large on the average; smaller ones are appended."""
+"""Files of a partition are renamed into it if their average size is at least this; otherwise they are appended."""
 
-THREADS = 4  # that patch staged files and wait for the disk
+THREADS = 4  # they patch staged files and mostly wait for the disk
 
 Key = tuple[str, int]  # topic and partition
 
 
 class BulkLoads:
-    """The bulk loads of a store. Thread-safe: one load at a time, and `loading` is held meanwhile."""
+    """The bulk loads of a store. Thread-safe: `loading` is held during a load, so there is one at a time."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class BulkLoads:
         self._metadata = metadata
         self._logs = logs
         self._administration = administration
-        self._areas = load_files.staging_areas(metadata.paths)  # where loads may be staged
+        self._areas = load_files.staging_areas(metadata.paths)  # the directories in which loads may be staged
         self._add_area(staging_dir)
         self._done = Done()
         self._pending: CommitRecord | None = None
         fs.register(self)
 
     def _after_fork(self) -> None:
-        """Have a new lock in a child process, where the thread that held the old one may not exist."""
+        """Make a new lock in a forked child, where the thread that holds the old one may not exist."""
         self.loading = threading.Lock()
 
     def has(self, application: str, version: int) -> bool:
-        """Whether a transaction has been committed."""
+        """Return whether a transaction has been committed."""
         return self._done.has("", application, version)
 
     def _add_area(self, staging_dir: str | os.PathLike[str] | None) -> None:
@@ -84,7 +84,7 @@ class BulkLoads:
         rename_bytes: int,
         staging_dir: str | os.PathLike[str] | None,
     ) -> Adopted:
-        """Make what tasks have staged part of the logs, all of it and once; see `Store.adopt`."""
+        """Commit a staged load atomically and exactly once; see `Store.adopt`."""
         self._logs.leading()
         rows = [Staged.of(row) for row in manifest]
         application, version = check_transaction(txn)
@@ -102,7 +102,7 @@ class BulkLoads:
     def _adopt_locked(
         self, rows: Sequence[Staged], txn: tuple[str | None, int], rename_bytes: int, check: Callable[[], None]
     ) -> Adopted:
-        """Adopt; where `check` is called the load may still be given up."""
+        """Commit a load; it can be given up whenever `check` is called, which raises for an interrupt."""
         if self._pending is not None and not self._pending.shares:
             self._finish(self._pending)
         if self._pending is not None:
@@ -127,7 +127,7 @@ class BulkLoads:
         return self._commit(record, staged, rename_bytes, check)
 
     def _check_topics(self, rows: Sequence[Staged]) -> dict[str, Staged]:
-        """The topics of a load; `ValueError` for one that has another number of partitions."""
+        """Return a row of each topic; raise `ValueError` if a topic has another number of partitions than its rows."""
         wanted: dict[str, Staged] = {}
         for row in rows:
             if row.topic in names.INTERNAL_TOPICS:
@@ -139,7 +139,7 @@ class BulkLoads:
         return wanted
 
     def _make_topics(self, wanted: Mapping[str, Staged]) -> None:
-        """Make those that are missing."""
+        """Create the topics that do not exist."""
         for topic, row in wanted.items():
             if topic not in self._metadata.catalog:
                 config = None if row.config is None else json.loads(row.config)
@@ -158,7 +158,7 @@ class BulkLoads:
             opened = pool.map(lambda entry: HostedLog(manager.log(entry)).writer, entries.values())
             writers = dict(zip(entries, opened, strict=True))
         with LockSet() as held:
-            for key in sorted(writers):  # always in this order: two loads must not wait for each other
+            for key in sorted(writers):  # always in this order, so that two loads cannot deadlock
                 held.enter(writers[key].gate())
             shares = self._share_out(staged, entries, writers, rename_bytes)
             roots = manager.disks.roots
@@ -174,7 +174,7 @@ class BulkLoads:
                 self._decide(manager, record)
                 self._pending = record
                 self._carry_out(record, shares, writers)
-                # All shares are in; only the done-file is still to be written.
+                # All shares are in the logs; only the done-file must still be written.
                 self._pending = replace(record, shares=())
         self._finish(record)
         records = sum(share.offsets[1] - share.offsets[0] for share in shares)
@@ -183,7 +183,7 @@ class BulkLoads:
 
     @staticmethod
     def _look_through(by_key: Mapping[Key, Sequence[Staged]]) -> dict[Key, list[StagedSegment]]:
-        """Check that the staged files are what the manifest says, before any lock of a log is taken."""
+        """Check the staged files against the manifest, before any log is locked."""
 
         def look(key: Key) -> list[StagedSegment]:
             segments = []
@@ -209,7 +209,7 @@ class BulkLoads:
         writers: Mapping[Key, Writer],
         rename_bytes: int,
     ) -> list[PartitionShare]:
-        """Give every staged record its offset; in files that are to be renamed durably, in place."""
+        """Assign an offset to every staged record, and write it durably into the files that will be renamed."""
 
         def share_of(key: Key) -> PartitionShare:
             segments, entry, writer = staged[key], entries[key], writers[key]
@@ -230,7 +230,7 @@ class BulkLoads:
                 try:
                     steps.patch(share)
                 except StorageError as error:
-                    first_report(error)  # it says nothing about the disk that the log is on
+                    first_report(error)  # mark it as reported: it says nothing about the log's disk
                     raise
             return share
 
@@ -239,21 +239,21 @@ class BulkLoads:
 
     @staticmethod
     def _decide(manager: LogManager, record: CommitRecord) -> None:
-        """Write the COMMIT record; when that fails, see that there is none."""
+        """Write the COMMIT record; if that fails, remove it."""
         try:
             load_files.write_commit(record)
         except BaseException as error:
             try:
                 load_files.remove_commit(record)
             except BaseException as second:
-                # It is not known what an opening will find: until then nothing is written here.
+                # It is unknown which record an opening will find, so nothing may be written here before that.
                 for root in record.roots:
                     manager.disks.take_offline(manager.disks.directories[root], _as_storage_error(second, root))
                 raise error from second
             raise
 
     def _carry_out(self, record: CommitRecord, shares: Sequence[PartitionShare], writers: Mapping[Key, Writer]) -> None:
-        """Have every log take in its share. The load is decided: a log that cannot refuses writes from now on."""
+        """Add every share to its log. The load is decided: a log for which this fails refuses writes from now on."""
 
         def take_in(share: PartitionShare) -> BaseException | None:
             writer = writers[share.key]
@@ -273,7 +273,7 @@ class BulkLoads:
                     if error is None:
                         left.remove(share)
                     first = first or error
-        except BaseException as error:  # an interrupt; the threads have ended all the same
+        except BaseException as error:  # an interrupt; the threads have ended nevertheless
             first = error
         if not left:
             return
@@ -287,21 +287,21 @@ class BulkLoads:
 
     @staticmethod
     def _keep_pending(record: CommitRecord, left: Sequence[PartitionShare]) -> None:
-        """Rewrite the record with the shares that are left: a share that is in must not be taken in again."""
+        """Rewrite the record with the shares that are left: a share must not be added to its log twice."""
         try:
             load_files.write_commit(replace(record, shares=tuple(share.to_json() for share in left)))
         except KStoreError:
             logger.exception("%s: the record of a bulk load stays as it was", record.primary)
 
     def _finish(self, record: CommitRecord) -> None:
-        """Note that a load is done, and remove what it was made of."""
+        """Write that a load is done, and remove its COMMIT record and its staged files."""
         manager = self._logs.writing()
         done = self._done.with_load(record.load, record.application, record.version)
         try:
             done.write(manager.disks.roots)
             load_files.remove_commit(record)
         except BaseException:
-            self._pending = replace(record, shares=())  # the next load notes it, or the next opening
+            self._pending = replace(record, shares=())  # the next load or opening writes it
             raise
         self._done = done
         self._pending = None
@@ -310,9 +310,9 @@ class BulkLoads:
     # At an opening.
 
     def begin_recovery(self, manager: LogManager) -> list[PartitionShare]:
-        """Read which loads were done; of one that is pending, rename the files that a crash left.
+        """Read which loads are done, and rename the remaining files of a pending load, before any log is opened.
 
-        Before any log is opened. The shares that `finish_recovery` has to append.
+        Returns the shares that `finish_recovery` must append.
         """
         self._done = load_files.read_done(manager.disks.roots)
         record = self._pending = load_files.find_pending(manager.disks.roots, self._areas)
@@ -343,7 +343,7 @@ class BulkLoads:
         return entry if entry is not None and entry.root == share.root else None
 
     def finish_recovery(self, manager: LogManager, shares: Sequence[PartitionShare]) -> None:
-        """Append what a pending load has left to append, and note that it is done; after the logs were recovered."""
+        """Append the remaining shares of a pending load, after the logs were recovered, and write that it is done."""
         record = self._pending
         if record is None:
             return
@@ -368,12 +368,12 @@ class BulkLoads:
         else:
             try:
                 self._finish(record)
-            except fs.FullDiskError as error:  # the next load notes it, or the next opening
+            except fs.FullDiskError as error:  # the next load or opening writes it
                 logger.error("%s: the load is done, and noted later: %s", record.primary, error)
 
 
 def _one_of_each_job(segments: Iterable[StagedSegment]) -> Iterable[StagedSegment]:
-    """One staged segment of each job: all files of a job are on the same mount."""
+    """Return one staged segment of each job: all files of a job are on the same mount."""
     return {os.path.dirname(os.path.dirname(segment.directory)): segment for segment in segments}.values()
 
 
@@ -385,7 +385,7 @@ def _unfinished(record: CommitRecord, reason: str) -> StorageError:
 
 
 def _refusal(record: CommitRecord, error: KStoreError) -> StorageError:
-    """Why an opening could not finish a load in a partition, and the two ways from there."""
+    """Make the error that says why an opening could not finish a load in a partition, and how to resolve it."""
     path = f"{record.primary}/{load_files.COMMIT_FILE}"
     copies = "".join(f", {root}/{load_files.COMMIT_FILE}" for root in record.roots if root != record.primary)
     return StorageError(

@@ -1,7 +1,7 @@
-"""The manifest of a bulk load: what tasks have staged (`Staged`), checked, and what the load has become (`Adopted`).
+"""The manifest of a bulk load: its rows (`Staged`), and the result of the load (`Adopted`).
 
-The hardest rule: a row comes from outside, and what it names is renamed and removed. So no `Staged` can be made of
-values that a task cannot have written, and code that has one need not check it again.
+Invariant: a `Staged` has only values that a task can have written. Rows come from outside, and the files that they
+name are renamed and removed; code that has a `Staged` need not check it again.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from kstore.files import json_file, names
 from kstore.files.load_files import TASK_PREFIX as TASK_PREFIX
 
 Transaction = tuple[str, int]
-"""The application's name and its version: a load is left out unless its version is above the last one committed."""
+"""The application's name and its version: a load is skipped unless its version is above the last committed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one task has staged for one partition: a row of a manifest. Plain values only; may be pickled.
+    """A row of a manifest: what one task has staged for one partition.
 
-    Values that no task can have written are a `ValueError`.
+    All values are `str`, `int` or None; a row can be pickled. Immutable; thread-safe.
+
+    Raises:
+        ValueError: If a value is one that no task can have written.
     """
 
     job: str
     """The id of the load that the task belongs to."""
 
     directory: str
-    """The task attempt's own directory, in the staging directory."""
+    """The directory of the task attempt, in the staging directory."""
 
     task: int
     """The task's number."""
@@ -45,25 +48,25 @@ class Staged:
     """The partition that the records are for."""
 
     partitions: int
-    """How many partitions the topic has, or gets when the load creates it."""
+    """How many partitions the topic has, or gets if the load creates it."""
 
     records: int
     """How many records were staged."""
 
     batches: int
-    """In how many batches they are."""
+    """How many batches contain these records."""
 
     bytes: int
-    """The bytes of these batches."""
+    """The size of these batches."""
 
     max_timestamp: int
-    """The greatest timestamp in milliseconds; -1 without one."""
+    """The greatest timestamp in milliseconds; -1 if there is none."""
 
     segments: str
     """The staged segments as JSON: `[[base offset, next offset, bytes], ...]`, with offsets from 0."""
 
     config: str | None = None
-    """The topic's own settings as JSON, where the load creates it; else None."""
+    """The topic's own settings as JSON if the load creates it; else None."""
 
     query: str | None = None
     """The id of the streaming query; None for a batch job."""
@@ -73,7 +76,18 @@ class Staged:
 
     @classmethod
     def of(cls, row: Any) -> Staged:
-        """Take a row as it comes back: a `Staged`, a mapping, or what has an `asDict` (Spark's Row)."""
+        """Make a `Staged` of a row of a manifest.
+
+        Args:
+            row: A `Staged`, a mapping, or an object with a method `asDict` (Spark's `Row`).
+
+        Returns:
+            The row.
+
+        Raises:
+            TypeError: If `row` has another type.
+            ValueError: If a value is missing, or is one that no task can have written.
+        """
         if isinstance(row, cls):
             return row
         values = row if isinstance(row, Mapping) else row.asDict() if hasattr(row, "asDict") else None
@@ -118,7 +132,7 @@ class Staged:
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
-        """The staged segments: base offset, next offset, bytes."""
+        """The staged segments as (base offset, next offset, bytes)."""
         return [(base, end, size) for base, end, size in json.loads(self.segments)]
 
     @property
@@ -128,12 +142,12 @@ class Staged:
 
 
 Manifest = Iterable[Staged | Mapping[str, Any] | Any]
-"""What all tasks of a load have staged; records get their offsets in the order of its rows."""
+"""What all tasks of a load have staged; records get offsets in the order of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What a bulk load has become."""
+    """The result of a bulk load. Immutable; thread-safe."""
 
     offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By (topic, partition): the first offset of the load, and one past its last."""
@@ -142,16 +156,14 @@ class Adopted:
     """How many records were added."""
 
     bytes: int = 0
-    """The bytes of their batches."""
+    """The size of their batches."""
 
     duplicate: bool = False
-    """Whether the transaction, or this very load, had been committed before: then nothing was changed, and `offsets` is
-    empty.
-    """
+    """Whether the transaction or the same load was committed before; then nothing changed and `offsets` is empty."""
 
 
 def check_transaction(txn: Transaction | None) -> tuple[str | None, int]:
-    """The application and the version of a transaction, (None, -1) for none; `TypeError` and `ValueError`."""
+    """Return the application and version of a transaction, (None, -1) for None; raise `TypeError` or `ValueError`."""
     if txn is None:
         return None, -1
     if not isinstance(txn, tuple | list) or len(txn) != 2 or not isinstance(txn[0], str):
@@ -162,9 +174,9 @@ def check_transaction(txn: Transaction | None) -> tuple[str | None, int]:
 
 
 def name_of(directories: Iterable[str]) -> str:
-    """What a load is known by: every attempt of every task stages in a directory that there is only once.
+    """Return the identifier of a load: a hash of its directories, since each task attempt has a unique directory.
 
-    "" for a load of nothing, which is like any other of that kind.
+    It is "" for a load without records: these need not be distinguished.
     """
     ordered = sorted(directories)
     return hashlib.sha256("\n".join(ordered).encode()).hexdigest()[:32] if ordered else ""

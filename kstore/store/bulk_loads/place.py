@@ -1,8 +1,7 @@
-"""One log takes in what was staged for it: files by renaming them, or their batches by appending them.
+"""Adds staged files to one log: renames them into its directory, or appends their batches.
 
-`PartitionShare` is what one partition gets of a load, with the offsets that it was given. Each step on a log may
-be done again after a crash. Invariant: no other record is ever written over: the file that stands where a staged file
-is to go is empty, or is that same file.
+Each step on a log can be repeated after a crash. Invariant: no other record is overwritten: a file that has the
+target's name is empty, or is the staged file itself.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _PROBE = f"kstore-probe{names.DELETED}"
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A staged segment: its directory, the base offset in its files' names, what it holds, where its records go.
+    """A staged segment: its directory, the base offset in its files' names, its size, and its offsets in the log.
 
-    `first_crc` is that of its first batch, by which it is known again.
+    `first_crc` is the CRC of its first batch, which identifies the segment after it was renamed.
     """
 
     directory: str
@@ -51,7 +50,7 @@ class StagedSegment:
         return _files(self.directory, self.staged_base)
 
     def targets(self, directory: str) -> tuple[str, str, str]:
-        """Where the files go in a partition's directory."""
+        """Return the names of the files in a partition's directory."""
         return _files(directory, self.base_offset)
 
 
@@ -62,7 +61,7 @@ def _files(directory: str, base: int) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionShare:
-    """What one partition gets of a load. With `renames` files become segments, else their batches are appended."""
+    """The part of a load for one partition. If `renames`, files become segments; else their batches are appended."""
 
     root: str
     topic: str
@@ -73,7 +72,7 @@ class PartitionShare:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and number."""
+        """The topic and the partition's number."""
         return self.topic, self.partition
 
     @property
@@ -87,19 +86,19 @@ class PartitionShare:
         return self.segments[0].base_offset, self.segments[-1].next_offset
 
     def to_json(self) -> dict[str, Any]:
-        """The share as a COMMIT record has it."""
+        """Return the share in the form of a COMMIT record."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PartitionShare:
-        """Make it of what a COMMIT record has, whose fields were checked when it was read."""
+        """Make a share from a COMMIT record, whose fields were checked when it was read."""
         return cls(**{**content, "segments": tuple(StagedSegment(**segment) for segment in content["segments"])})
 
 
 def look_at(directory: str, staged_base: int, size_bytes: int) -> StagedSegment:
-    """Look through a staged file for its batches; its records count from 0.
+    """Check the batches of a staged file and return its segment, with offsets from 0.
 
-    Raises `StorageError` if it is not there or of another size, and `CorruptRecordError`.
+    Raises `StorageError` if the file does not exist or has another size, and `CorruptRecordError`.
     """
     path = f"{directory}/{names.log_name(staged_base)}"
     with closing(LogFile(path)) as file:
@@ -111,7 +110,7 @@ def look_at(directory: str, staged_base: int, size_bytes: int) -> StagedSegment:
 
 
 def make_ready_locked(writer: Writer, *, renames: bool) -> int:
-    """Flush the log, and for renaming begin an empty active segment; the log end offset."""
+    """Flush the log, and for a rename roll to an empty active segment; return the log end offset."""
     end = writer.log_end_offset
     if renames and (writer.appender.size > 0 or end > writer.active.base_offset):
         writer.roll_locked("explicit", end)
@@ -120,10 +119,10 @@ def make_ready_locked(writer: Writer, *, renames: bool) -> int:
 
 
 def take_in_locked(writer: Writer, share: PartitionShare) -> None:
-    """Make a share part of the log, durably; the log ends where the share begins.
+    """Add a share to the log, durably. The log must end at the first offset of the share.
 
-    When it raises, the log refuses writes, or holds the first batches of the share; `finish_files` and `finish_appends`
-    do the rest.
+    If this raises, the log refuses writes or contains only the first batches of the share; `finish_files` and
+    `finish_appends` complete it.
     """
     writer.assign_epoch_locked(share.leader_epoch)
     if not share.renames:
@@ -139,7 +138,7 @@ def _place(staged: StagedSegment, segment: Segment) -> int:
 
 
 def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> None:
-    """Append the share's batches from `start_offset` on, where the log ends, and flush."""
+    """Append the share's batches from `start_offset` on, which is the log end offset, and flush."""
     for staged in share.segments:
         with closing(LogFile(staged.paths[0])) as file:
             at = staged.base_offset
@@ -155,15 +154,16 @@ def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> 
 
 
 def finish_appends(log: Log, share: PartitionShare) -> None:
-    """Append what a crash has left out of a share's batches, and flush.
+    """Append the batches of a share that are missing after a crash, and flush.
 
-    A power cut may have kept later ones and lost earlier ones: then what there is of the share is appended anew. Raises
-    `StorageError`, with nothing cut, if anything else stands there, or the log does not reach so far.
+    A power cut may have kept later batches and lost earlier ones; then the log is truncated at the first missing batch
+    and the rest of the share is appended again. Raises `StorageError`, without truncating, if other records are at or
+    after the missing offsets, or if the log ends before the share.
     """
     writer = HostedLog(log).writer
     first, last = share.offsets
     if writer.log_start_offset >= last:
-        return  # they were all there, and have gone since
+        return  # all were appended and have been deleted since
     if writer.log_end_offset < first:
         raise StorageError(errno.EIO, f"the log ends at {writer.log_end_offset}, the load begins at {first}", log.path)
     start = _find_missing(log, share)
@@ -177,7 +177,7 @@ def finish_appends(log: Log, share: PartitionShare) -> None:
 
 
 def _find_missing(log: Log, share: PartitionShare) -> int:
-    """The first offset of a share that is missing in the log; `StorageError` if other records stand after it."""
+    """Return the first offset of a share that the log lacks; raise `StorageError` if other records follow."""
     ours = {}
     for staged in share.segments:
         if not fs.exists(staged.paths[0]):
@@ -205,23 +205,23 @@ def _find_missing(log: Log, share: PartitionShare) -> int:
 
 
 def foreign(offset: int, path: str) -> StorageError:
-    """Make the error for records of another writer that stand where a load is to go."""
+    """Make the error for records of another writer at the offsets of a load."""
     return StorageError(
         errno.EEXIST, f"records that are not the load's stand at offset {offset}, where a pending load goes", path
     )
 
 
 def patch(share: PartitionShare) -> None:
-    """Give the staged batches their offsets and epoch, durably; may be done again with others."""
+    """Write the offsets and the leader epoch into the staged batches, durably; may be repeated with other ones."""
     for staged in share.segments:
         _patch(staged, share.leader_epoch)
 
 
 def finish_files(share: PartitionShare) -> bool:
-    """Rename what a crash has left of a share's files, before the log is opened; whether there was anything.
+    """Rename the files of a share that a crash has left, before the log is opened; return whether there were any.
 
-    Raises `StorageError` where a file is neither staged nor in its place, and where the log does not end at the file's
-    first offset: nothing is written over, nothing overlaps, and no gap is left.
+    Raises `StorageError` if a file is neither staged nor in the log, or if the log does not end at the file's first
+    offset: no record is overwritten, offsets do not overlap, and there is no gap.
     """
     changed = False
     for staged in share.segments:
@@ -239,14 +239,14 @@ def finish_files(share: PartitionShare) -> bool:
 
 
 def gone(staged: StagedSegment) -> StorageError:
-    """Make the error for a staged file that is neither where it was staged nor in the log."""
+    """Make the error for a staged file that is neither in its staging directory nor in the log."""
     first, last = staged.base_offset, staged.next_offset - 1
     where = f"the log cannot be seen to have its records, which go to offsets {first} to {last}"
     return StorageError(errno.ENOENT, f"a staged file is missing, and {where}", staged.paths[0])
 
 
 def _patch(staged: StagedSegment, leader_epoch: int) -> None:
-    """Give a staged file's batches their offsets, durably; its indexes count from its base, and stay as they are."""
+    """Write the offsets into a staged file's batches, durably; its indexes, relative to its base, do not change."""
     path = staged.paths[0]
     with closing(LogFile(path, write=True)) as file:
         rebase(file.fd, staged.bytes, staged.base_offset, leader_epoch, path=path)
@@ -254,9 +254,9 @@ def _patch(staged: StagedSegment, leader_epoch: int) -> None:
 
 
 def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
-    """Whether the staged files can be renamed into a partition's directory, tried with an empty file.
+    """Return whether staged files can be renamed into a partition's directory; this is tried with an empty file.
 
-    Bind mounts and quotas may refuse it although the device is the same. The file has the name of a deleted file: an
+    Bind mounts and quotas may refuse it even on the same device. The file has the name of a deleted file, so that an
     opening after a crash removes it.
     """
     source, target = f"{staged.directory}/{_PROBE}", f"{directory}/{_PROBE}"
@@ -271,13 +271,13 @@ def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
             return False
         fs.unlink(target)
     except StorageError as error:
-        first_report(error)  # nothing of the log was changed
+        first_report(error)  # mark it as reported: the log was not changed
         raise
     return True
 
 
 def _rename(staged: StagedSegment, directory: str) -> None:
-    """Rename the staged files into the partition, the log last: without it no reader uses the indexes."""
+    """Rename the staged files into the partition, the log file last: without it no reader uses the indexes."""
     sources, targets = staged.paths, staged.targets(directory)
     for source, target in zip(sources[1:], targets[1:], strict=True):
         if fs.exists(source):
@@ -286,7 +286,7 @@ def _rename(staged: StagedSegment, directory: str) -> None:
 
 
 def _move(source: str, target: str) -> None:
-    """Rename a file; where the system cannot, copy it under the name of a deleted file, and rename the copy."""
+    """Rename a file; if the system cannot, copy it under the name of a deleted file and rename the copy."""
     try:
         fs.rename(source, target)
     except StorageError as error:
@@ -308,9 +308,9 @@ def _move(source: str, target: str) -> None:
 
 
 def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.HEADER_BYTES) -> bool:
-    """Whether the staged log is in the partition already: a power cut may have kept the new name and the old one.
+    """Return whether `target` is the staged log file: a power cut may have kept both its old and its new name.
 
-    The log may have been appended to since.
+    The target may have had appends since.
     """
     if not fs.exists(target):
         return False
@@ -325,9 +325,9 @@ def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.H
 
 
 def _refuse_unless_next(share: PartitionShare, staged: StagedSegment) -> None:
-    """Raise unless the log, which is not open yet, ends where the staged file's records begin.
+    """Raise unless the log, which is not open yet, ends at the first offset of the staged file.
 
-    After it there may be files of the same share that were renamed already, and the empty segment after those.
+    Files of the same share that were renamed already may follow, and the empty segment after them.
     """
     base, directory = staged.base_offset, share.directory
     bases = _bases(directory)
@@ -342,26 +342,26 @@ def _refuse_unless_next(share: PartitionShare, staged: StagedSegment) -> None:
     end = 0 if last is None else _end_of(directory, last)
     if end > base:
         raise foreign(base, f"{directory}/{names.log_name(last or 0)}")
-    if end < base and base not in bases:  # else the empty segment says where the log ends, however little is before it
+    if end < base and base not in bases:  # otherwise the empty segment's base offset is the log end offset
         raise StorageError(errno.EIO, f"the log ends at {end}, and the load goes to {base}", directory)
 
 
 def _bases(directory: str) -> list[int]:
-    """The base offsets of the segments in a partition's directory."""
+    """Return the base offsets of the segments in a partition's directory."""
     files = map(names.parse_file_name, fs.listdir(directory))
     return sorted(file.offset for file in files if file is not None and file.kind == names.LOG and not file.state)
 
 
 def _is_blank(path: str) -> bool:
-    """Whether a log has no batch; zeros are a file that was made in advance."""
+    """Return whether a log file has no batch; a preallocated file contains zeros."""
     with closing(LogFile(path)) as file:
         return not any(file.read(0, header.HEADER_BYTES))
 
 
 def _end_of(directory: str, base: int) -> int:
-    """The next offset of a segment, or its base offset where it has no batch; `CorruptRecordError`.
+    """Return the next offset of a segment, or its base offset if it has no batch; raise `CorruptRecordError`.
 
-    Reads from the last batch that the offset index names. Zeros at the end are a file that was made in advance.
+    Reads from the last batch in the offset index. Zeros at the end are those of a preallocated file.
     """
     with closing(Segment(directory, base, max_index_bytes=0, writable=False)) as segment:
         file = segment.file

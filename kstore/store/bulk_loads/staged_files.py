@@ -1,4 +1,4 @@
-"""Removing the files that tasks have staged, once a load has taken them in or was given up."""
+"""Removes staged files after their load was committed or given up."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kstore.files import load_files
 
 logger = logging.getLogger("kstore")
 
-THREADS = 4  # that remove files and wait for the disk
+THREADS = 4  # they remove files and mostly wait for the disk
 
 
 def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
-    """Remove the directories of task attempts, then those of their jobs that are empty; a failure is logged.
+    """Remove the directories of task attempts, then the empty directories of their jobs; log failures.
 
-    Only directories in one of the staging `areas` are removed, and no link on the way there is followed.
+    Removes only directories in one of the staging `areas`, and follows no symbolic link below the area.
     """
     jobs: dict[str, str] = {}
 
@@ -42,7 +42,7 @@ def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
             try:
                 fs.refuse_links(directory, below=area)
                 partitions = [entry.path for entry in fs.scandir(directory) if entry.is_dir(follow_symlinks=False)]
-            except KStoreError:  # it has gone, or `remove` logs the error below
+            except KStoreError:  # the directory no longer exists, or `remove` logs the error below
                 continue
             for _ in pool.map(remove, partitions, [area] * len(partitions)):
                 pass
@@ -53,10 +53,10 @@ def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
 
 
 def remove_job(job: str, area: str) -> None:
-    """Remove the directory of a job in a staging area, if it is empty; what fails is logged."""
+    """Remove the directory of a job in a staging area if it is empty; log failures."""
     try:
         fs.refuse_links(job, below=area)
         if fs.exists(job) and not fs.listdir(job):
             fs.rmdir(job)
-    except KStoreError as error:  # another attempt stages in it again
+    except KStoreError as error:  # another attempt has started to stage in it
         logger.info("%s: stays behind: %s", job, error)

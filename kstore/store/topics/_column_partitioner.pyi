@@ -1,4 +1,4 @@
-"""Rows of columns over the partitions of a topic: hashed, sorted and packed in C, without an object for each."""
+"""Splits the rows of columns over the partitions of a topic: hashes, sorts and packs them in C, without objects."""
 
 from typing import final
 
@@ -9,14 +9,14 @@ from kstore.store.topics._partitioner import BaseSplitter
 class ColumnSplitter(BaseSplitter):
     """Packs rows for all partitions of a topic; its packers have no codec."""
     def pack(self, rows: Rows) -> bool:
-        """Pack rows until enough batches are `ready`; False once all rows are in.
+        """Pack rows until enough batches are `ready`; return False when all rows are packed.
 
-        The last batches stay open for rows to come: `close` them. What was ready is to be taken away first. Raises
-        what `_encode.pack` does; that drops every open batch, the finished ones stay `ready`.
+        The caller must have taken the batches that were ready. The last batches stay open for more rows until `close`.
+        Raises the errors of `_column_encoder.pack`; then all open batches are dropped, and finished ones stay `ready`.
         """
 
 def partitions_of(rows: Rows, partitions: int) -> bytes:
-    """Where Kafka's default partitioner sends each row's key, as native int32 in bytes; -1 for a row without one.
+    """Return the partition of each row by Kafka's default partitioner, as native int32; -1 for a row without a key.
 
-    The rows are used up: they cannot be packed afterwards. Raises what `_encode.pack` does for an unsound key.
+    This consumes the rows: they cannot be packed afterwards. Raises the errors of `_column_encoder.pack` for bad keys.
     """

@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Rows of columns over the partitions of a topic: hashed, sorted and packed in C, without an object for each.
+"""Splits the rows of columns over the partitions of a topic: hashes, sorts and packs them in C, without objects.
 
-A block of rows is put in the order of its partitions, then each partition's packer gets its rows at once. Hardest
-rule: every partition gets what `_route.Splitter` would give it of the same records, one by one. So two kinds of rows
-keep their order: those without a key, whose partition depends on the rows before them, and those that may be refused.
+A block of rows is sorted by partition, then the rows of each partition are packed together. Invariant: each partition
+gets the same batches as from `_partitioner.Splitter`, which packs records one by one. So two kinds of rows keep their
+order: rows without a key, whose partition depends on the rows before them, and rows that may be refused.
 """
 
 cimport cython
@@ -29,9 +29,9 @@ cdef enum:
     MAX_FIELDS = 64                   # bytes of a record that are not key, value or headers
     KEYLESS = -1
 
-# What `_run` needs of `_serve`, besides what `put_rows` may need.
+# What `_run` asks of `_serve`, in addition to the codes of `put_rows`.
 cdef enum:
-    DRAW = 100                         # a partition for rows without a key
+    DRAW = 100                         # draw a partition for rows without a key
     NEW_PACKER
     CLOSE_ALL
 
@@ -42,22 +42,22 @@ cdef int64_t LONG_MAX = 0x7fffffffffffffff
 cdef class ColumnSplitter(BaseSplitter):
     """Packs rows for all partitions of a topic; its packers have no codec."""
 
-    cdef PyObject **_borrowed          # the packers, without counting references; NULL without a row
-    cdef int32_t _sticky               # the router's, while a call lasts
+    cdef PyObject **_borrowed          # the packers as borrowed references; NULL for a partition without a row
+    cdef int32_t _sticky               # the router's, during a call
     cdef int64_t _added
 
-    # The rows of the block in their partitions' order. Those up to `_to` are being packed; `_placed` of them are, or
-    # none if `_to` is not past the rows that the block counts as taken.
+    # The rows of the block, sorted by partition. The rows up to `_to` are being packed; `_placed` of them are packed
+    # already, unless `_to` is not past the rows that the block counts as taken.
     cdef int32_t[BLOCK] _partition
     cdef int32_t[BLOCK] _order
     cdef ks_bytes[BLOCK] _value
     cdef ks_bytes[BLOCK] _key
     cdef ks_bytes[BLOCK] _header
     cdef int64_t[BLOCK] _stamp
-    cdef int32_t *_ends                # by partition: where its rows of the block end
+    cdef int32_t *_ends                # by partition: the end of its rows in the block
     cdef int64_t _to, _placed
     cdef bint _sorted
-    cdef int32_t _current              # the partition whose packer `_serve` is to help
+    cdef int32_t _current              # the partition whose packer needs `_serve`
     cdef int64_t _total
 
     def __cinit__(self, Router router not None, *args, **kwargs):
@@ -74,10 +74,10 @@ cdef class ColumnSplitter(BaseSplitter):
         PyMem_RawFree(self._ends)
 
     def pack(self, Rows rows not None) -> bool:
-        """Pack rows until enough batches are `ready`; False once all rows are in.
+        """Pack rows until enough batches are `ready`; return False when all rows are packed.
 
-        The last batches stay open for rows to come: `close` them. What was ready is to be taken away first. Raises
-        what `_encode.pack` does; that drops every open batch, the finished ones stay `ready`.
+        The caller must have taken the batches that were ready. The last batches stay open for more rows until `close`.
+        Raises the errors of `_column_encoder.pack`; then all open batches are dropped, and finished ones stay `ready`.
         """
         cdef int code
         self._enter()
@@ -134,7 +134,7 @@ cdef class ColumnSplitter(BaseSplitter):
                 self._finished += packer.finished - finished
                 self._held += packer._used - used
             if self._partition[i] == KEYLESS:
-                # The first record of a batch brings the batch's header along.
+                # The first record of a batch counts with the batch's header.
                 self._add(packer._used - packer.finished - (0 if packer._count == 1 else used - finished))
             self._placed += 1
         else:
@@ -160,7 +160,7 @@ cdef class ColumnSplitter(BaseSplitter):
                 rows.step(self._placed)
                 self._placed = 0
             if rows._taken == rows._block:
-                # Between two blocks, and there alone, a caller may take what is ready.
+                # A caller may take ready batches only between two blocks.
                 if self._finished >= self._limit_bytes:
                     return ENOUGH
                 if self._held >= self._max_bytes:
@@ -185,7 +185,7 @@ cdef class ColumnSplitter(BaseSplitter):
         ks_partitions_by(rows._key, rows._block, self._partitions, self._inverse, self._partition)
 
     cdef int _begin(self, Rows rows) noexcept nogil:
-        """Find the rows that can be packed together, from the next one on; if they have keys, sort them."""
+        """Find how many of the next rows can be packed together; if they have keys, sort them."""
         cdef int64_t i = rows._taken
         cdef int32_t partition = self._partition[i]
         cdef bint keyless = partition == KEYLESS
@@ -204,13 +204,13 @@ cdef class ColumnSplitter(BaseSplitter):
                 break
             i += 1
         self._sorted = not keyless and i > rows._taken
-        self._to = max(i, rows._taken + 1)           # a row that is not plain is a stretch of its own
+        self._to = max(i, rows._taken + 1)           # a row that is not plain is packed alone
         if self._sorted:
             self._sort(rows)
         return 0
 
     cdef bint _is_plain(self, Packer packer, Rows rows, int64_t i) noexcept nogil:
-        """Whether nothing but a full batch can keep the packer from taking a row."""
+        """Return whether the packer will accept a row unless its batch is full."""
         cdef int64_t size = MAX_FIELDS + max(rows._value[i].n, 0)
         cdef int64_t time = rows._stamp[i]
         if rows._keys is not None:
@@ -225,7 +225,7 @@ cdef class ColumnSplitter(BaseSplitter):
             time <= packer.now_ms or time - packer.now_ms <= packer._after_max_ms)
 
     cdef void _sort(self, Rows rows) noexcept nogil:
-        """Put the rows up to `_to` in their partitions' order, each partition's own order kept."""
+        """Sort the rows up to `_to` by partition; the sort is stable."""
         cdef int64_t i
         cdef int32_t at = 0, place, size, partition
         for i in range(rows._taken, self._to):
@@ -233,7 +233,7 @@ cdef class ColumnSplitter(BaseSplitter):
         for i in range(rows._taken, self._to):
             partition = self._partition[i]
             size = self._ends[partition]
-            if size > 0:                            # the first row of a partition: from here on, minus its place
+            if size > 0:                            # the partition's first row: from now on its next place p, as -p - 1
                 self._ends[partition] = -at - 1
                 at += size
             place = -self._ends[partition] - 1
@@ -266,7 +266,7 @@ cdef class ColumnSplitter(BaseSplitter):
         return 0
 
     cdef int _put_in_order(self, Rows rows) noexcept nogil:
-        """Rows without a key, or one that is to be looked at closely."""
+        """Pack rows without a key, or leave one row that may be refused to `put_odd`."""
         cdef int64_t i = rows._taken + self._placed
         cdef int64_t added = self._added
         cdef int32_t partition = self._partition[i]
@@ -289,7 +289,7 @@ cdef class ColumnSplitter(BaseSplitter):
     cdef int _put(self, int32_t partition, int64_t start, int64_t end, const ks_bytes *keys, const ks_bytes *values,
                   const ks_bytes *headers, const int64_t *stamps, int slack, int64_t *added,
                   int64_t enough) noexcept nogil:
-        """Put rows [start, end) of some arrays into a partition's packer, and count them as placed."""
+        """Pack the rows [start, end) of some arrays into a partition's packer, and count them as placed."""
         cdef PyObject *packer = self._borrowed[partition]
         cdef Py_ssize_t used = (<Packer> packer)._used, finished = (<Packer> packer).finished
         cdef int code = EXHAUSTED
@@ -303,9 +303,9 @@ cdef class ColumnSplitter(BaseSplitter):
 
 
 def partitions_of(Rows rows not None, int32_t partitions) -> bytes:
-    """Where Kafka's default partitioner sends each row's key, as native int32 in bytes; -1 for a row without one.
+    """Return the partition of each row by Kafka's default partitioner, as native int32; -1 for a row without a key.
 
-    The rows are used up: they cannot be packed afterwards. Raises what `_encode.pack` does for an unsound key.
+    This consumes the rows: they cannot be packed afterwards. Raises the errors of `_column_encoder.pack` for bad keys.
     """
     cdef int64_t i, at = 0
     cdef int32_t *partition_of

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A record of a topic, for modules that take it apart."""
+"""Declarations of `ConsumerRecord`."""
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -12,9 +12,9 @@ cdef class ConsumerRecord:
     cdef readonly int64_t offset
     """The record's offset in its partition."""
     cdef readonly int64_t timestamp
-    """Milliseconds since the epoch; -1 without one."""
+    """Milliseconds since the epoch; -1 if the record has no timestamp."""
     cdef bytes key  # type: bytes | None
-    """The key; None without one."""
+    """The key; None if the record has none."""
     cdef bytes value  # type: bytes | None
     """The value; None for a tombstone."""
     cdef tuple headers  # type: tuple[tuple[str, bytes | None], ...]

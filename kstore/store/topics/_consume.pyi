@@ -1,4 +1,4 @@
-"""The records of a topic for readers: `ConsumerRecord`, and one iterator over the records of many partitions."""
+"""The records of a topic for readers: `ConsumerRecord`, and an iterator that merges the records of partitions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, final
@@ -9,10 +9,14 @@ from kstore._core import Record
 
 @final
 class ConsumerRecord:
-    """One record of a topic; unpacks as `topic, partition, offset, timestamp, key, value, headers`.
+    """One record of a topic; it unpacks as `topic, partition, offset, timestamp, key, value, headers`.
 
-    The last five are as in `Record`. Immutable, compared by value; holds no cycle, hence has no part in garbage
-    collection. Thread-safe.
+    The last five are as in `Record`. Records are immutable and compared by value. They hold no reference cycle, so the
+    garbage collector does not track them. Thread-safe.
+
+    Example:
+        >>> for record in store.read("events"):
+        ...     print(record.partition, record.offset, record.value)
     """
     @property
     def topic(self) -> str:
@@ -25,10 +29,10 @@ class ConsumerRecord:
         """The record's offset in its partition."""
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch; -1 without one."""
+        """Milliseconds since the epoch; -1 if the record has no timestamp."""
     @property
     def key(self) -> bytes | None:
-        """The key; None without one."""
+        """The key; None if the record has none."""
     @property
     def value(self) -> bytes | None:
         """The value; None for a tombstone."""
@@ -53,13 +57,13 @@ class ConsumerRecord:
 
 @final
 class ConsumerIterator:
-    """`ConsumerRecord`s of a topic from `rounds`, an iterator of lists of `(partition, iterator of Records)`.
+    """Iterate over the `ConsumerRecord`s of a topic in `rounds`.
 
-    Each round is read to its end before the next one: one partition after the other, or, `by_timestamp`, always the
-    record with the least timestamp among the partitions' next records, the lower partition first among equals; each
-    partition keeps its own order. One record of each partition is then read ahead. An error of the iterators is raised
-    (or the error that `explain` makes of it), and ends this iterator. Not thread-safe: a second call at the same time
-    is a `ValueError`.
+    A round is a list of `(partition, iterator of Records)`. It is read to its end before the next one, partition by
+    partition. If `by_timestamp`, the partitions are merged: the next record is the one with the least timestamp among
+    the partitions' next records, or that of the lowest partition among equals. Each partition keeps its order, and one
+    record of each is read ahead. An error of an iterator, replaced by the result of `explain` if given, is raised and
+    ends this iterator. Not thread-safe: a concurrent call raises `ValueError`.
     """
     def __init__(
         self,
@@ -73,4 +77,4 @@ class ConsumerIterator:
     def __next__(self) -> ConsumerRecord: ...
     @property
     def needs_bytes(self) -> bool:
-        """Whether the next record is not in memory: to get it, the next piece of a file is read."""
+        """Whether the next record is not in memory, so that `next` reads from a file."""

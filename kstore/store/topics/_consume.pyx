@@ -1,8 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The records of a topic for readers: `ConsumerRecord`, and one iterator over the records of many partitions.
+"""The records of a topic for readers: `ConsumerRecord`, and an iterator that merges the records of partitions.
 
-`_core` decodes records; here they get topic and partition, and partitions are merged by time. Hardest rule: the
-iterators call Python code, which may do anything while this one holds a record of each partition.
+Invariant: the merged iterators may run any Python code while this one holds a record of each partition.
 """
 
 cimport cython
@@ -40,10 +39,14 @@ cdef PyMemberDef[4] members
 @cython.no_gc
 @cython.freelist(64)
 cdef class ConsumerRecord:
-    """One record of a topic; unpacks as `topic, partition, offset, timestamp, key, value, headers`.
+    """One record of a topic; it unpacks as `topic, partition, offset, timestamp, key, value, headers`.
 
-    The last five are as in `Record`. Immutable, compared by value; holds no cycle, hence has no part in garbage
-    collection. Thread-safe.
+    The last five are as in `Record`. Records are immutable and compared by value. They hold no reference cycle, so the
+    garbage collector does not track them. Thread-safe.
+
+    Example:
+        >>> for record in store.read("events"):
+        ...     print(record.partition, record.offset, record.value)
     """
 
     __match_args__ = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -127,13 +130,13 @@ cdef inline bint _before(const Head *a, const Head *b) noexcept:
 
 @cython.final
 cdef class ConsumerIterator:
-    """`ConsumerRecord`s of a topic from `rounds`, an iterator of lists of `(partition, iterator of Records)`.
+    """Iterate over the `ConsumerRecord`s of a topic in `rounds`.
 
-    Each round is read to its end before the next one: one partition after the other, or, `by_timestamp`, always the
-    record with the least timestamp among the partitions' next records, the lower partition first among equals; each
-    partition keeps its own order. One record of each partition is then read ahead. An error of the iterators is raised
-    (or the error that `explain` makes of it), and ends this iterator. Not thread-safe: a second call at the same time
-    is a `ValueError`.
+    A round is a list of `(partition, iterator of Records)`. It is read to its end before the next one, partition by
+    partition. If `by_timestamp`, the partitions are merged: the next record is the one with the least timestamp among
+    the partitions' next records, or that of the lowest partition among equals. Each partition keeps its order, and one
+    record of each is read ahead. An error of an iterator, replaced by the result of `explain` if given, is raised and
+    ends this iterator. Not thread-safe: a concurrent call raises `ValueError`.
     """
 
     cdef str _topic
@@ -142,7 +145,7 @@ cdef class ConsumerIterator:
     cdef bint _by_timestamp
     cdef bint _busy
     cdef list _sources                 # of this round
-    cdef Py_ssize_t _at                # partition after partition: the source after the one being read
+    cdef Py_ssize_t _at                # if not merged: the source after the one being read
     cdef object _reading
     cdef int32_t _partition
     cdef Head *_heap
@@ -202,7 +205,7 @@ cdef class ConsumerIterator:
 
     @property
     def needs_bytes(self) -> bool:
-        """Whether the next record is not in memory: to get it, the next piece of a file is read."""
+        """Whether the next record is not in memory, so that `next` reads from a file."""
         if not self._by_timestamp:
             return self._reading is None or getattr(self._reading, "needs_bytes", True)
         if self._count == 0:
@@ -223,7 +226,7 @@ cdef class ConsumerIterator:
             self._fill()
 
     cdef int _next_round(self) except -1:
-        """Get the next round; StopIteration at the end."""
+        """Get the next round; raise StopIteration at the end."""
         self._sources = next(self._rounds)
         return 0
 

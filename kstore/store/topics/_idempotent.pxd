@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A producer's sequence numbers, for the module that appends in a transaction."""
+"""Declarations of a producer's sequence numbers."""
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
@@ -23,7 +23,7 @@ cdef class Sequences:
     cdef readonly int16_t producer_epoch
     cdef readonly bint transactional
     cdef readonly dict partitions  # type: dict[_Place, PartitionSequence]
-    cdef dict _by_topic            # lists of the same by partition number: a tuple need not be made, nor its hash
+    cdef dict _by_topic            # the same as lists by partition number: a lookup makes and hashes no tuple
     cdef readonly set entered  # type: set[_Place]
     cdef public object taken  # type: tuple[_Place, int] | None
     cdef public bint busy

@@ -1,4 +1,4 @@
-"""A producer's sequence numbers, and the append of one numbered record in one step."""
+"""The sequence numbers of a producer, and the append of one numbered record in one step."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -17,7 +17,7 @@ _Place: TypeAlias = tuple[str, int]
 
 @final
 class PartitionSequence:
-    """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
+    """The sequence numbers of one partition; `doubtful` while it is unknown whether the last one is in the log."""
     @property
     def writer(self) -> Writer | None: ...
     sequence: int
@@ -27,11 +27,11 @@ class PartitionSequence:
 
 @disjoint_base
 class Sequences:
-    """The numbers of one producer id and epoch, by `(topic, partition)`.
+    """The sequence numbers of one producer id and epoch, by `(topic, partition)`.
 
-    While `busy` a thread uses them under their owner's lock, and `append` appends nothing. `entered` are the partitions
-    that are known to the coordinator. `taken` is the number that was given last, with its place: its record may or may
-    not be in the log.
+    While `busy`, a thread uses them under their owner's lock and `append` appends nothing. `entered` contains the
+    partitions that the coordinator knows. `taken` is the last number that was used, with its partition: its record may
+    or may not be in the log.
     """
     @property
     def producer_id(self) -> int: ...
@@ -49,7 +49,7 @@ class Sequences:
         self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata] = ...
     ) -> None: ...
     def partition(self, place: _Place) -> PartitionSequence:
-        """The numbers of one partition."""
+        """Return the numbers of one partition, which are made if there are none."""
     def append(
         self,
         taken: list[Any] | None,
@@ -60,14 +60,15 @@ class Sequences:
         key: ReadableBuffer | None,
         timestamp: int | datetime | None,
     ) -> RecordMetadata | int:
-        """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
+        """Append one record in one step and return its metadata; otherwise return its partition, and append nothing.
 
-        `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
-        that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        The caller then uses `append_numbered`. `route` is the topic's. If `taken` is a list, `taken[0]` becomes the
+        partition and sequence number once the record is in the log: an interrupt may come before the caller has the
+        result. Raises the error that refuses the record.
         """
 
 class NumberingAppender(RecordAppender):
-    """Appends records one by one, also numbered ones."""
+    """Appends records one by one, with or without sequence numbers."""
     def append_numbered(
         self,
         numbers: Sequences,
@@ -80,11 +81,14 @@ class NumberingAppender(RecordAppender):
         headers: Headers | None,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
+        """Append one numbered record after a call of `enter`; raise the errors of `Store.append` and of the log.
+
+        `enter` is called with the partition unless the coordinator knows it already.
+        """
 
 @disjoint_base
 class RecordProducer:
-    """What `append_at_once` asks of a producer, where C finds it at once."""
+    """The attributes of a producer that `append_at_once` uses, as C fields."""
 
     _appender: TopicAppender
     _numbers: Sequences
@@ -100,15 +104,15 @@ def append_at_once(
     key: ReadableBuffer | None,
     timestamp: int | datetime | None,
 ) -> RecordMetadata | int | None:
-    """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
+    """Append one record as `Sequences.append` does; return `partition`, too, if the topic has no route yet.
 
-    The caller is a function in Python: behind a call of C the interpreter looks for interrupts, and whoever called has
-    to note then that the record is in the log.
+    The caller must be a Python function: the interpreter checks for interrupts after a call of C, and the caller must
+    then note that the record is in the log.
     """
 
 @final
 class SequenceLock:
-    """The lock on `Sequences`, reentrant: while it is held they are `busy`; once it is closed they stay so.
+    """The reentrant lock on `Sequences`: they are `busy` while it is held, and for ever once it is closed.
 
     Compiled, so that no interrupt comes between taking the lock and setting `busy`.
     """
@@ -116,9 +120,9 @@ class SequenceLock:
     def acquire(self) -> None:
         """Take the lock."""
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
     def close(self) -> None:
-        """Append nothing without the lock any more."""
+        """Make appends without the lock impossible from now on."""
     def __enter__(self) -> None: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
-"""A producer's sequence numbers, and the append of one numbered record in one step.
+"""The sequence numbers of a producer, and the append of one numbered record in one step.
 
-`Sequences` counts each partition's records for one producer id and epoch. The usual append (an open log that knows the
-producer, a plain record) takes no lock: the whole step holds the GIL. The hardest rule: a number is counted in the same
-step that puts its record into the log, so that nothing can come between the two.
+The usual append (an open log that knows the producer, a plain record) takes no lock: it holds the GIL throughout.
+Invariant: a number is counted in the step that writes its record to the log, so that nothing can interrupt the two.
 """
 
 cimport cython
@@ -21,7 +20,7 @@ from kstore.types import RecordMetadata
 
 
 cdef enum:
-    MOST_LISTED = 4096                 # partitions of a topic whose numbers are found by a list
+    MOST_LISTED = 4096                 # partitions of a topic whose numbers are found in a list
 
 
 # stub: from kstore.log.writing.writer import Writer
@@ -30,7 +29,7 @@ cdef enum:
 
 @cython.final
 cdef class PartitionSequence:
-    """The sequence numbers of one partition. `doubtful` while it is open whether the last one given is in the log."""
+    """The sequence numbers of one partition; `doubtful` while it is unknown whether the last one is in the log."""
 
     def attach(self, writer: Writer) -> None:
         """Append to the log of this writer from now on."""
@@ -40,11 +39,11 @@ cdef class PartitionSequence:
 
 
 cdef class Sequences:
-    """The numbers of one producer id and epoch, by `(topic, partition)`.
+    """The sequence numbers of one producer id and epoch, by `(topic, partition)`.
 
-    While `busy` a thread uses them under their owner's lock, and `append` appends nothing. `entered` are the partitions
-    that are known to the coordinator. `taken` is the number that was given last, with its place: its record may or may
-    not be in the log.
+    While `busy`, a thread uses them under their owner's lock and `append` appends nothing. `entered` contains the
+    partitions that the coordinator knows. `taken` is the last number that was used, with its partition: its record may
+    or may not be in the log.
     """
 
     def __init__(self, int64_t producer_id, int16_t producer_epoch, *, bint transactional,
@@ -60,7 +59,7 @@ cdef class Sequences:
         self._metadata = metadata
 
     def partition(self, tuple place not None: _Place) -> PartitionSequence:
-        """The numbers of one partition."""
+        """Return the numbers of one partition, which are made if there are none."""
         return self._of(place)
 
     cdef PartitionSequence _of(self, tuple place):
@@ -71,7 +70,7 @@ cdef class Sequences:
         return <PartitionSequence?> found
 
     cdef PartitionSequence _known(self, object topic, object partition, Py_ssize_t number):
-        """The numbers of a partition, None if there are none yet."""
+        """Return the numbers of a partition; None if there are none yet."""
         cdef PartitionSequence sequence
         cdef list numbered = self._by_topic.get(topic)
         if numbered is not None and 0 <= number < len(numbered):
@@ -89,10 +88,11 @@ cdef class Sequences:
     def append(self, list taken: list[Any] | None, Route route not None, topic: str, partition: int | None,
                value: ReadableBuffer | None, key: ReadableBuffer | None,
                timestamp: int | datetime | None) -> RecordMetadata | int:
-        """Append one record in one step: its metadata, else the partition that it is to go to, where more is to be done.
+        """Append one record in one step and return its metadata; otherwise return its partition, and append nothing.
 
-        `route` is the topic's. `taken[0]`, if there is such a list, becomes the place and sequence number of a record
-        that is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        The caller then uses `append_numbered`. `route` is the topic's. If `taken` is a list, `taken[0]` becomes the
+        partition and sequence number once the record is in the log: an interrupt may come before the caller has the
+        result. Raises the error that refuses the record.
         """
         return self._append_to(taken, route, topic, partition, value, key, timestamp)
 
@@ -105,7 +105,7 @@ cdef class Sequences:
         if partition is None:
             partition = number = route.router.route_one(key, value)
         elif type(partition) is int:
-            number = PyLong_AsLongAndOverflow(partition, &overflow)   # -1 with an overflow: it is listed nowhere
+            number = PyLong_AsLongAndOverflow(partition, &overflow)   # -1 on overflow, which is in no list
         else:
             return partition
         sequence = self._known(topic, partition, number)
@@ -128,7 +128,7 @@ cdef class Sequences:
         mine = None if taken is None else (place, partition.sequence)
         offset = partition.appender._append_numbered(<ProducerTable?> table, value, key, timestamp, &numbers, stamp)
         if offset >= 0:
-            # In the same step: nothing in these lines runs Python code.
+            # The same step as the write: these lines run no Python code.
             partition.sequence = <int32_t> ((<int64_t> numbers.sequence + 1) & 0x7fffffff)
             if taken is not None:
                 taken[0] = mine
@@ -137,13 +137,16 @@ cdef class Sequences:
 
 
 cdef class NumberingAppender(RecordAppender):
-    """Appends records one by one, also numbered ones."""
+    """Appends records one by one, with or without sequence numbers."""
 
     def append_numbered(self, Sequences numbers not None, enter: Callable[[list[_Place]], None] | None, topic: str,
                         value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
                         timestamp: int | datetime | None, headers: Headers | None,
                         expected_offset: int | None = None) -> RecordMetadata:
-        """Append one record, numbered, once `enter` has its partition. Raises what `Store.append` and the log raise."""
+        """Append one numbered record after a call of `enter`; raise the errors of `Store.append` and of the log.
+
+        `enter` is called with the partition unless the coordinator knows it already.
+        """
         return self._append_numbered(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
 
     cdef object _append_numbered(self, Sequences numbers, object enter, object topic, object value, object key,
@@ -179,7 +182,7 @@ cdef class NumberingAppender(RecordAppender):
 
 
 cdef class RecordProducer:
-    """What `append_at_once` asks of a producer, where C finds it at once."""
+    """The attributes of a producer that `append_at_once` uses, as C fields."""
 
     cdef public object _appender  # type: TopicAppender
     cdef public object _numbers  # type: Sequences
@@ -189,10 +192,10 @@ cdef class RecordProducer:
 def append_at_once(RecordProducer producer not None, list taken not None: list[Any], topic: str, partition: int | None,
                    value: ReadableBuffer | None, key: ReadableBuffer | None,
                    timestamp: int | datetime | None) -> RecordMetadata | int | None:
-    """Append one record in one step, as `Sequences.append` does; where it is to go if the topic has no route yet, too.
+    """Append one record as `Sequences.append` does; return `partition`, too, if the topic has no route yet.
 
-    The caller is a function in Python: behind a call of C the interpreter looks for interrupts, and whoever called has
-    to note then that the record is in the log.
+    The caller must be a Python function: the interpreter checks for interrupts after a call of C, and the caller must
+    then note that the record is in the log.
     """
     cdef Sequences numbers
     cdef Route route = (<RecordAppender?> producer._appender)._current(topic)
@@ -207,7 +210,7 @@ def append_at_once(RecordProducer producer not None, list taken not None: list[A
 
 @cython.final
 cdef class SequenceLock:
-    """The lock on `Sequences`, reentrant: while it is held they are `busy`; once it is closed they stay so.
+    """The reentrant lock on `Sequences`: they are `busy` while it is held, and for ever once it is closed.
 
     Compiled, so that no interrupt comes between taking the lock and setting `busy`.
     """
@@ -228,13 +231,13 @@ cdef class SequenceLock:
         self._sequences.busy = True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._depth -= 1
         self._sequences.busy = self._closed or self._depth > 0
         self._lock.release()
 
     def close(self) -> None:
-        """Append nothing without the lock any more."""
+        """Make appends without the lock impossible from now on."""
         self._closed = self._sequences.busy = True
 
     def __enter__(self) -> None:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Where records go, for the module that splits columns."""
+"""Declarations of the partitioner for the module that splits columns."""
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
@@ -11,8 +11,8 @@ cdef class Router:
     cdef readonly int64_t sticky_bytes
     cdef tuple _available
     cdef uint64_t _random
-    cdef int32_t _sticky               # -1: to be drawn
-    cdef int64_t _added                # bytes, to the sticky partition
+    cdef int32_t _sticky               # -1 if the next one must be drawn
+    cdef int64_t _added                # bytes added to the sticky partition
 
     cdef int32_t route_one(self, object key, object value) except -1
     cdef int32_t sticky(self) except -1
@@ -27,12 +27,12 @@ cdef class BaseSplitter:
     cdef int64_t _limit_bytes
     cdef int64_t _max_bytes
     cdef int64_t _sticky_bytes
-    cdef int32_t _only                 # the partition of every record; -1: as routed
-    cdef list _packers                 # by partition, None without a record
-    cdef list _made                    # the partitions that have one, in order
+    cdef int32_t _only                 # the partition of every record; -1 if the router decides
+    cdef list _packers                 # by partition; None if it has no record
+    cdef list _made                    # the partitions that have a packer, in order
     cdef bint _busy
-    cdef int64_t _finished             # bytes, in all packers
-    cdef int64_t _held                 # with open batches
+    cdef int64_t _finished             # bytes of finished batches in all packers
+    cdef int64_t _held                 # bytes of finished and open batches in all packers
 
     cdef int _enter(self) except -1
     cdef int _keep(self, int32_t partition, Packer packer) except -1

@@ -1,4 +1,4 @@
-"""Which partition of a topic a record goes to."""
+"""Kafka's default partitioner, and the splitting of records over one packer for each partition."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
@@ -9,18 +9,18 @@ from typing_extensions import disjoint_base
 from kstore.codec._pack import Packer
 
 def murmur2(key: ReadableBuffer, /) -> int:
-    """Kafka's hash of a serialized key, signed as Kafka's `Utils.murmur2` gives it; any buffer."""
+    """Return Kafka's hash of a serialized key (any buffer), signed as by Kafka's `Utils.murmur2`."""
 
 def partition_of(key: ReadableBuffer, partitions: int, /) -> int:
-    """The partition of `partitions` that Kafka's default partitioner sends a serialized key to; an empty key has one."""
+    """Return the partition, out of `partitions`, to which Kafka's default partitioner sends a key; it may be empty."""
 
 @final
 class Router:
-    """Says where the next record of a topic goes, as Kafka's default partitioner does.
+    """Chooses the partition of the next record of a topic as Kafka's default partitioner does.
 
-    A key is hashed over all `partitions`. Records without one stick to a partition until `sticky_bytes` were given to
-    it; then another is drawn, uniformly, from `available` (default: all; the same one may be drawn again). The draw
-    repeats with `seed`. Thread-safe.
+    A key is hashed over all `partitions`. Records without a key go to one partition until `sticky_bytes` were added to
+    it; then one is drawn uniformly from `available` (default: all), which may be the same again. Equal seeds draw the
+    same partitions. Thread-safe.
     """
     @property
     def partitions(self) -> int: ...
@@ -30,17 +30,16 @@ class Router:
         self, partitions: int, *, sticky_bytes: int, seed: int | None = None, available: Iterable[int] | None = None
     ) -> None: ...
     def route(self, key: ReadableBuffer | None, value: ReadableBuffer | None, /) -> int:
-        """The partition of one record that is a batch of its own."""
+        """Return the partition of one record that is appended as a batch."""
 
 @disjoint_base
 class BaseSplitter:
-    """What a splitter of records and one of columns have in common: a router, and a packer for each partition.
+    """Base of the splitters of records and of columns: a router, and a packer for each partition.
 
-    `make(partition)` gives a new `Packer` when a partition gets its first record. Batches fill up as the packers say; once
-    `limit_bytes` of them are finished they are `ready`, and when all buffers together hold `max_bytes`, the open batches
-    are closed early, however many partitions there are. Records without a key stick to a partition for `sticky_bytes`;
-    with `partition` all records go there. Not thread-safe: a second call at the same time, or from code that a first call
-    runs, is a `RuntimeError`.
+    `make(partition)` returns a new `Packer`; it is called when a partition gets its first record. Batches are `ready`
+    once `limit_bytes` of them are finished. The open batches are closed early if all buffers together hold `max_bytes`.
+    Records without a key go to one partition for `sticky_bytes`; with `partition`, all records go there. Not
+    thread-safe: a concurrent or reentrant call raises `RuntimeError`.
     """
     def __init__(
         self,
@@ -56,17 +55,18 @@ class BaseSplitter:
         """Finish all open batches."""
     @property
     def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches, which the caller takes away."""
+        """(partition, packer) of each partition with finished batches, which the caller takes from the packer."""
 
 @final
 class Splitter(BaseSplitter):
-    """Packs one iterable's records for all partitions of a topic."""
+    """Packs the records of one iterable for all partitions of a topic."""
     @property
     def records(self) -> int:
-        """Records taken in."""
+        """Records packed so far."""
     def pack(self, iterator: Iterator[Any]) -> bool:
-        """Take records until enough batches are `ready`; False once `iterator` has ended.
+        """Pack records until enough batches are `ready`; return False when `iterator` has ended.
 
-        Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
-        away first. A refused record drops every open batch; the finished ones stay `ready`.
+        Accepts the records of `Packer.pack` and raises its errors, with records numbered over all partitions. The
+        caller must have taken the batches that were ready. If a record is refused, all open batches are dropped, and
+        finished ones stay `ready`.
         """

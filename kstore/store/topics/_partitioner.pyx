@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Which partition of a topic a record goes to.
+"""Kafka's default partitioner, and the splitting of records over one packer for each partition.
 
-Owns Kafka's default partitioner and the splitting of records over one packer for each partition; encoding is `_pack`'s.
-Hardest rule: a record's own code (buffers, iterators) may do anything, and memory stays bounded, also where many
-partitions are filled at once.
+Invariant: code of the records (buffers, iterators) may do anything, and memory is bounded however many partitions are
+filled at the same time.
 """
 
 cimport cython
@@ -35,7 +34,7 @@ cdef extern from "murmur2.h" nogil:
     void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) noexcept
 
 cdef enum:
-    LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value, to the byte or two
+    LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value; right to a byte or two
     HASHED_AHEAD = 16              # records
 
 cdef const char *NO_HEADERS = b"\x00"
@@ -45,13 +44,13 @@ cdef const char *NO_HEADERS = b"\x00"
 
 
 def murmur2(key: ReadableBuffer, /) -> int:
-    """Kafka's hash of a serialized key, signed as Kafka's `Utils.murmur2` gives it; any buffer."""
+    """Return Kafka's hash of a serialized key (any buffer), signed as by Kafka's `Utils.murmur2`."""
     cdef bytes held = as_bytes(key, "key")
     return <int32_t> ks_murmur2(<const uint8_t *> PyBytes_AS_STRING(held), <size_t> PyBytes_GET_SIZE(held))
 
 
 def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
-    """The partition of `partitions` that Kafka's default partitioner sends a serialized key to; an empty key has one."""
+    """Return the partition, out of `partitions`, to which Kafka's default partitioner sends a key; it may be empty."""
     cdef bytes held = as_bytes(key, "key")
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}; a topic has at least 1")
@@ -60,11 +59,11 @@ def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
 
 @cython.final
 cdef class Router:
-    """Says where the next record of a topic goes, as Kafka's default partitioner does.
+    """Chooses the partition of the next record of a topic as Kafka's default partitioner does.
 
-    A key is hashed over all `partitions`. Records without one stick to a partition until `sticky_bytes` were given to
-    it; then another is drawn, uniformly, from `available` (default: all; the same one may be drawn again). The draw
-    repeats with `seed`. Thread-safe.
+    A key is hashed over all `partitions`. Records without a key go to one partition until `sticky_bytes` were added to
+    it; then one is drawn uniformly from `available` (default: all), which may be the same again. Equal seeds draw the
+    same partitions. Thread-safe.
     """
 
     def __init__(self, int32_t partitions, *, int64_t sticky_bytes, seed: int | None = None,
@@ -84,7 +83,7 @@ cdef class Router:
         self._sticky = -1
 
     def route(self, key: ReadableBuffer | None, value: ReadableBuffer | None, /) -> int:
-        """The partition of one record that is a batch of its own."""
+        """Return the partition of one record that is appended as a batch."""
         return self.route_one(key, value)
 
     cdef int32_t route_one(self, object key, object value) except -1:
@@ -103,7 +102,7 @@ cdef class Router:
                 PyObject_GetBuffer(value, &view, PyBUF_SIMPLE)
             except TypeError:
                 raise not_bytes(value, "value") from None
-            except (BufferError, ValueError):    # with gaps between its bytes
+            except (BufferError, ValueError):    # not contiguous
                 PyObject_GetBuffer(bytes(value), &view, PyBUF_SIMPLE)
             size = view.len
             PyBuffer_Release(&view)
@@ -115,7 +114,7 @@ cdef class Router:
         cdef uint64_t z
         cdef uint32_t count
         if self._sticky < 0:
-            self._random += <uint64_t> 0x9e3779b97f4a7c15          # splitmix64: any seed will do
+            self._random += <uint64_t> 0x9e3779b97f4a7c15          # splitmix64: any seed is good
             z = self._random
             z = (z ^ (z >> 30)) * <uint64_t> 0xbf58476d1ce4e5b9
             z = (z ^ (z >> 27)) * <uint64_t> 0x94d049bb133111eb
@@ -127,7 +126,7 @@ cdef class Router:
         return self._sticky
 
     cdef void add(self, int64_t size, int64_t enough) noexcept:
-        """Count what went to the sticky partition."""
+        """Count `size` bytes to the sticky partition; after `enough` bytes another is drawn."""
         self._added += size
         if self._added >= enough:
             self._sticky = -1
@@ -138,13 +137,12 @@ cdef class Router:
 
 
 cdef class BaseSplitter:
-    """What a splitter of records and one of columns have in common: a router, and a packer for each partition.
+    """Base of the splitters of records and of columns: a router, and a packer for each partition.
 
-    `make(partition)` gives a new `Packer` when a partition gets its first record. Batches fill up as the packers say; once
-    `limit_bytes` of them are finished they are `ready`, and when all buffers together hold `max_bytes`, the open batches
-    are closed early, however many partitions there are. Records without a key stick to a partition for `sticky_bytes`;
-    with `partition` all records go there. Not thread-safe: a second call at the same time, or from code that a first call
-    runs, is a `RuntimeError`.
+    `make(partition)` returns a new `Packer`; it is called when a partition gets its first record. Batches are `ready`
+    once `limit_bytes` of them are finished. The open batches are closed early if all buffers together hold `max_bytes`.
+    Records without a key go to one partition for `sticky_bytes`; with `partition`, all records go there. Not
+    thread-safe: a concurrent or reentrant call raises `RuntimeError`.
     """
 
     def __init__(self, Router router not None, make: Callable[[int], Packer], *, int64_t limit_bytes, int64_t max_bytes,
@@ -172,7 +170,7 @@ cdef class BaseSplitter:
 
     @property
     def ready(self) -> list[tuple[int, Packer]]:
-        """(partition, packer) of each partition with finished batches, which the caller takes away."""
+        """(partition, packer) of each partition with finished batches, which the caller takes from the packer."""
         return [(partition, self._packers[partition]) for partition in self._made
                 if (<Packer> self._packers[partition]).finished]
 
@@ -198,7 +196,7 @@ cdef class BaseSplitter:
         return 0
 
     cdef int _count(self) except -1:
-        """Count what the packers hold, and give memory back if it is much more than that."""
+        """Count the bytes that the packers hold, and release memory if their buffers are much larger."""
         cdef Packer packer
         cdef int64_t reserved = 0
         self._finished = self._held = 0
@@ -217,20 +215,20 @@ cdef class BaseSplitter:
 
 @cython.final
 cdef class Splitter(BaseSplitter):
-    """Packs one iterable's records for all partitions of a topic."""
+    """Packs the records of one iterable for all partitions of a topic."""
 
     cdef readonly int64_t records
-    """Records taken in."""
-    # A closed batch that is too large once compressed names its record: numbers of those in each open batch.
+    """Records packed so far."""
+    # The numbers of the records in each open batch: the error for a batch that is too large once compressed names one.
     cdef int64_t **_numbers
     cdef int32_t *_room
     cdef int32_t *_counts
     cdef int32_t _current
-    # Pairs of bytes whose keys are hashed together before the first of them is packed: packing waits for the hash.
+    # (key, value) pairs of bytes whose keys are hashed together before they are packed.
     cdef PyObject *_ahead[HASHED_AHEAD]
     cdef ks_bytes _keys[HASHED_AHEAD]
     cdef int32_t _places[HASHED_AHEAD]
-    cdef int _ahead_at, _ahead_count   # those in between are not packed yet
+    cdef int _ahead_at, _ahead_count   # the pairs in [_ahead_at, _ahead_count) are not packed yet
 
     def __dealloc__(self):
         self._drop_ahead()
@@ -242,10 +240,11 @@ cdef class Splitter(BaseSplitter):
         PyMem_RawFree(self._counts)
 
     def pack(self, iterator: Iterator[Any]) -> bool:
-        """Take records until enough batches are `ready`; False once `iterator` has ended.
+        """Pack records until enough batches are `ready`; return False when `iterator` has ended.
 
-        Takes and raises what `Packer.pack` does, records counted over all partitions. What was ready is to be taken
-        away first. A refused record drops every open batch; the finished ones stay `ready`.
+        Accepts the records of `Packer.pack` and raises its errors, with records numbered over all partitions. The
+        caller must have taken the batches that were ready. If a record is refused, all open batches are dropped, and
+        finished ones stay `ready`.
         """
         if iter(iterator) is not iterator:
             raise TypeError(f"{type(iterator).__name__} is no iterator: wrap it in iter(...)")
@@ -255,7 +254,7 @@ cdef class Splitter(BaseSplitter):
                 raise RuntimeError(f"{self._finished} bytes of finished batches have not been taken away")
         self._enter()
         try:
-            self._pack_ahead(False)               # what the last call has left
+            self._pack_ahead(False)               # pairs left by the last call
             if not self._has_enough():
                 try:
                     for record in iterator:
@@ -272,7 +271,7 @@ cdef class Splitter(BaseSplitter):
                         self._close_all()
                         return False
                 except BaseException:
-                    self._pack_ahead(True)        # the iterator has raised, behind these records
+                    self._pack_ahead(True)        # the iterator has raised after these records
                     raise
             if self._finished < self._limit_bytes:
                 self._close_all()
@@ -288,11 +287,11 @@ cdef class Splitter(BaseSplitter):
             self._busy = False
 
     cdef Packer _packer(self, int32_t partition):
-        """The partition's packer, made now if need be: that may open a log, or fail."""
+        """Make the partition's packer, which may open a log or fail, and return it."""
         cdef Packer packer = self._make(partition)
         if packer._codec != 0 and self._numbers == NULL:
             self._make_room_for_numbers()
-        if self._packers[partition] is None:          # else the code that makes packers called us
+        if self._packers[partition] is None:          # else `_make` has called this method
             self._keep(partition, packer)
         return self._packers[partition]
 
@@ -314,7 +313,10 @@ cdef class Splitter(BaseSplitter):
         return self._finished >= self._limit_bytes or self._held >= self._max_bytes
 
     cdef inline bint _put_ahead(self, PyObject *item) noexcept:
-        """Let a pair of bytes wait for its hash; False for any other item. Whoever fills the places packs them."""
+        """Hold a pair of bytes until its key is hashed; return False for other items.
+
+        The caller must call `_pack_ahead` when all `HASHED_AHEAD` places are full.
+        """
         cdef PyObject *key
         cdef int at = self._ahead_count
         assert at < HASHED_AHEAD
@@ -331,7 +333,7 @@ cdef class Splitter(BaseSplitter):
         return True
 
     cdef int _pack_ahead(self, bint all_of_them) except -1:
-        """Pack the pairs that wait; unless all are to be packed, until there is enough."""
+        """Pack the held pairs: all of them, or until enough batches are ready."""
         cdef PyObject *item
         cdef PyObject *value
         if self._ahead_at == 0:
@@ -407,11 +409,11 @@ cdef class Splitter(BaseSplitter):
 
     cdef inline int _put(self, int32_t partition, const char *key, Py_ssize_t key_size, const char *value,
                          Py_ssize_t value_size) except -1:
-        """One record of bytes and nothing else: no code but ours runs in here."""
+        """Pack one record of plain bytes: no code of the caller runs here."""
         self._current = partition
         if PyList_GET_ITEM(self._packers, partition) == <PyObject *> None:
             self._packer(partition)
-        # An argument is borrowed where a variable would be counted.
+        # Passed as an argument, the packer is borrowed; a variable would count a reference.
         return self._put_into(<Packer> PyList_GET_ITEM(self._packers, partition), key, key_size, value, value_size)
 
     cdef inline int _put_into(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,
@@ -429,7 +431,7 @@ cdef class Splitter(BaseSplitter):
 
     cdef int _append(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,
                      Py_ssize_t value_size) except -1:
-        """Pack a record for which the packer has more to do than to write it."""
+        """Pack a record that `put_plain` does not take."""
         cdef Py_ssize_t used = packer._used
         cdef Py_ssize_t finished = packer.finished
         packer.records = self.records
@@ -437,7 +439,7 @@ cdef class Splitter(BaseSplitter):
         return self._account(packer, used, finished, key_size < 0)
 
     cdef int _add(self, object key, object value, object timestamp, object headers) except -1:
-        """One record of any form: the record's own code may run in here."""
+        """Pack one record of any form: code of the record may run here."""
         cdef Packer packer
         cdef int32_t partition = self._only
         cdef Py_ssize_t used, finished
@@ -466,12 +468,12 @@ cdef class Splitter(BaseSplitter):
         return 0
 
     cdef inline int _account(self, Packer packer, Py_ssize_t used, Py_ssize_t finished, bint keyless) except -1:
-        """Count one record that was packed; the sizes are those before it."""
+        """Count one packed record; `used` and `finished` are the packer's sizes before it."""
         self.records += 1
         self._held += packer._used - used
         self._finished += packer.finished - finished
         if keyless and self._only < 0:
-            # The first one of a batch brings the batch's header along.
+            # The first record of a batch counts with the batch's header.
             self._router.add(packer._used - packer.finished - (0 if packer._count == 1 else used - finished),
                              self._sticky_bytes)
         if packer._codec != 0:
@@ -495,7 +497,7 @@ cdef class Splitter(BaseSplitter):
         return 0
 
     cdef object _renumbered(self, error):
-        """The refusal of a record, by its number among all: a packer that closes a batch counts its own."""
+        """Return `error` with the record's number among all: a packer that closes a batch counts only its own."""
         cdef Packer packer = self._packers[self._current]
         cdef int64_t place
         if packer._codec == 0 or packer._used != packer.finished:       # the record that was being added

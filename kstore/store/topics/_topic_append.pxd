@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""One record for a topic, for the module that appends with a producer's numbers."""
+"""Declarations of the append of one record for the module that appends numbered records."""
 
 from kstore.store.topics._partitioner cimport Router
 
@@ -17,11 +17,11 @@ cdef class RecordAppender:
     cdef object _catalog
     cdef dict _by_topic
 
-    # The topic's route, None if none is known or its partitions are others by now.
+    # Return the topic's route; None if there is none, or if the topic's partitions have changed since.
     cdef Route _current(self, object topic)
     cdef object _append(self, object topic, object value, object key, object partition, object timestamp,
                         object headers, object sync, object expected_offset)
 
 
-# A `RecordMetadata`, which is what `type` has to be.
+# Make a `RecordMetadata`; `metadata` is its type.
 cdef object new_metadata(type metadata, object topic, object partition, object offset, object timestamp)

@@ -14,7 +14,7 @@ from kstore.types import Headers, RecordMetadata
 
 @disjoint_base
 class Route:
-    """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
+    """A topic's partitions, its router, the store's clock, and the writers of the logs that had appends."""
     @property
     def topic(self) -> str: ...
     @property
@@ -27,13 +27,13 @@ class Route:
     def writers(self) -> list[Writer | None]: ...
     def __new__(cls, topic: str, entries: Mapping[int, Entry], router: Router, now: Callable[[], int]) -> Self: ...
     def attach(self, number: int, writer: Writer) -> None:
-        """Append to the log of this writer from now on."""
+        """Use this writer for appends to partition `number` from now on."""
 
 @disjoint_base
 class RecordAppender:
-    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`.
+    """Appends records one by one; a derived class defines `append_slowly` and `reason`.
 
-    It knows the routes of a store's topics, and the catalog, which says whether they hold.
+    `by_topic` contains the routes of a store's topics; a route is valid while `catalog` has the same partitions.
     """
     def __init__(self, catalog: Catalog, by_topic: dict[str, Route]) -> None: ...
     def append(
@@ -61,11 +61,30 @@ def append(
     sync: bool = False,
     expected_offset: int | None = None,
 ) -> RecordMetadata:
-    """Append one record as a batch of its own; where it went, and its timestamp there.
+    """Append one record to a topic, as a batch with only this record.
 
-    It goes to `partition`, else where Kafka's default partitioner sends its key (murmur2; an empty key is one),
-    else, without a key, to the partition that such records stick to until 16 KiB have gone there; then another is
-    drawn from those in service. An `expected_offset` is as in `Log.append`, and needs a `partition`. Otherwise as
-    `Log.append`, also in what it raises;
-    `UnknownTopicOrPartitionError` for what is not there.
+    Args:
+        topic: The topic.
+        value: The record's value; `None` is a tombstone.
+        key: The record's key. Without a `partition`, Kafka's default partitioner (murmur2) chooses the partition by it;
+            an empty key is a key. Records without a key go to one partition until it has got 16 KiB; then another one
+            is drawn from those in service.
+        partition: The partition's number.
+        timestamp: Milliseconds since the epoch, or an aware `datetime`, rounded down to milliseconds; now if None. -1
+            stores none.
+        headers: A mapping, or (name, value) pairs, in which a name may occur more than once.
+        sync: Whether the record is on the disk when the call returns.
+        expected_offset: The offset that the record must get; needs a `partition`.
+
+    Returns:
+        The record's partition, and its offset and timestamp there.
+
+    Raises:
+        UnknownTopicOrPartitionError: If the store has no such topic or partition.
+        UnexpectedOffsetError: If the record would not get the `expected_offset`.
+        KStoreError: Any other error of `Log.append`; the log is then as it was.
+
+    Example:
+        >>> store.append("events", b"value", key=b"key").offset
+        0
     """

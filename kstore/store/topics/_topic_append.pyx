@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
 """`Store.append` in C, for the same reason as `Log.append`: the usual append of one record in one step.
 
-The hardest rule: a record that has drawn its partition goes there, also where more has to be done than to write it.
+Invariant: a record whose partition was drawn goes there, also if `append_slowly` appends it.
 """
 
 cimport cython
@@ -38,7 +38,7 @@ cdef object new_metadata(type metadata, object topic, object partition, object o
 
 
 cdef class Route:
-    """A topic's partitions, its router, the store's clock, and the writers of the logs that were appended to."""
+    """A topic's partitions, its router, the store's clock, and the writers of the logs that had appends."""
 
     def __cinit__(self, str topic not None, entries: Mapping[int, Entry], Router router not None,
                   now: Callable[[], int]):
@@ -50,7 +50,7 @@ cdef class Route:
         self.appenders = [None] * router.partitions
 
     def attach(self, Py_ssize_t number, writer: Writer) -> None:
-        """Append to the log of this writer from now on."""
+        """Use this writer for appends to partition `number` from now on."""
         cdef Appender appender = writer.appender
         if not 0 <= number < len(self.appenders):
             raise IndexError(f"partition {number} of {len(self.appenders)}")
@@ -59,9 +59,9 @@ cdef class Route:
 
 
 cdef class RecordAppender:
-    """Appends records one by one. Whoever derives from it has `append_slowly` and `reason`.
+    """Appends records one by one; a derived class defines `append_slowly` and `reason`.
 
-    It knows the routes of a store's topics, and the catalog, which says whether they hold.
+    `by_topic` contains the routes of a store's topics; a route is valid while `catalog` has the same partitions.
     """
 
     def __init__(self, catalog: Catalog, dict by_topic not None: dict[str, Route]):
@@ -111,13 +111,32 @@ def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer |
            partition: int | None = None, timestamp: int | datetime | None = None,
            headers: Headers | None = None, sync: bool = False,
            expected_offset: int | None = None) -> RecordMetadata:
-    """Append one record as a batch of its own; where it went, and its timestamp there.
+    """Append one record to a topic, as a batch with only this record.
 
-    It goes to `partition`, else where Kafka's default partitioner sends its key (murmur2; an empty key is one),
-    else, without a key, to the partition that such records stick to until 16 KiB have gone there; then another is
-    drawn from those in service. An `expected_offset` is as in `Log.append`, and needs a `partition`. Otherwise as
-    `Log.append`, also in what it raises;
-    `UnknownTopicOrPartitionError` for what is not there.
+    Args:
+        topic: The topic.
+        value: The record's value; `None` is a tombstone.
+        key: The record's key. Without a `partition`, Kafka's default partitioner (murmur2) chooses the partition by it;
+            an empty key is a key. Records without a key go to one partition until it has got 16 KiB; then another one
+            is drawn from those in service.
+        partition: The partition's number.
+        timestamp: Milliseconds since the epoch, or an aware `datetime`, rounded down to milliseconds; now if None. -1
+            stores none.
+        headers: A mapping, or (name, value) pairs, in which a name may occur more than once.
+        sync: Whether the record is on the disk when the call returns.
+        expected_offset: The offset that the record must get; needs a `partition`.
+
+    Returns:
+        The record's partition, and its offset and timestamp there.
+
+    Raises:
+        UnknownTopicOrPartitionError: If the store has no such topic or partition.
+        UnexpectedOffsetError: If the record would not get the `expected_offset`.
+        KStoreError: Any other error of `Log.append`; the log is then as it was.
+
+    Example:
+        >>> store.append("events", b"value", key=b"key").offset
+        0
     """
     return (<RecordAppender?> self._appender)._append(
         topic, value, key, partition, timestamp, headers, sync, expected_offset)

@@ -1,6 +1,6 @@
-"""What is appended to a topic: `Records`, or the rows of columns.
+"""The sources of an append to a topic: an iterable of records, or columns.
 
-Invariant: each partition gets the same batches of the same records from both, with the same seed.
+Invariant: with the same seed and the same records, both give each partition the same batches.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Records:
         self._records = records
 
     def blocks(self, now_ms: int) -> list[Iterator[Any]]:
-        """What the splitter packs: the records, by one iterator."""
+        """Return the arguments of `Splitter.pack`: one iterator of all records."""
         return [arguments.iterator("records", self._records)]
 
 
 class ColumnArguments:
-    """The columns of one call, as its caller gave them, and how many threads compress them."""
+    """The columns that a caller gave, and how many threads compress them."""
 
     splitter = ColumnSplitter
     packs_compressed = False
@@ -47,18 +47,18 @@ class ColumnArguments:
         self.threads = threads
 
     def blocks(self, now_ms: int) -> ColumnInput:
-        """What the splitter packs: rows of all columns."""
+        """Return the arguments of `ColumnSplitter.pack`: the rows of all columns, block by block."""
         return ColumnInput(*self._columns, now_ms)
 
     def digest(self) -> object:
-        """A hash of the rows, equal for equal rows; an object that equals no other, where they can be read only once.
+        """Return a hash of the rows, or an object that equals no other if they can be read only once.
 
-        Where a row is refused, it covers the rows before it and the refusal.
+        If a row is refused, the hash covers the rows before it and the error.
         """
         if not all(map(_is_repeatable, self._columns)):
             return object()
         found = sha256()
-        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # each record is a batch, so that no row is with a refused one
+        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # each record is a batch: a refused row drops no other row
         try:
             for rows in self.blocks(_NO_TIME):
                 while _column_encoder.pack(packer, rows, PACK_BYTES):
@@ -70,11 +70,11 @@ class ColumnArguments:
         return found.digest()
 
 
-_NO_TIME = -2  # in place of the time of an append: no record can be given this one
+_NO_TIME = -2  # replaces the time of the append: no record can have this timestamp
 
 
 def _is_repeatable(column: Any) -> bool:
-    """Whether a column gives its rows again; a stream of Arrow data without a length does not."""
+    """Whether a column can be read again; a stream of Arrow data without a length cannot."""
     is_stream = hasattr(column, "__arrow_c_stream__") and not hasattr(column, "__arrow_c_array__")
     return not is_stream or hasattr(column, "__len__")
 

@@ -1,4 +1,4 @@
-"""`Store.aread`: the records of topics as a stream; writers in this process wake one that follows."""
+"""`Store.aread`: the records of topics as a stream, which writers in this process wake if it follows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NEWS_SECONDS = 0.25  # how soon a follower that is woken notices new partitions
 
 
 class TopicSource:
-    """What comes to some topics, look by look; a `Source` of `log.async_stream`.
+    """The new records of some topics; a `Source` of `log.async_stream`.
 
-    New partitions ring no bell, so they are looked for four times a second.
+    Nothing wakes a stream for new partitions, so it checks for them four times a second.
     """
 
     longest_wait: float | None = NEWS_SECONDS
@@ -42,16 +42,16 @@ class TopicSource:
         return all(isinstance(view, Writer) for view in self._views)
 
     def has_news(self) -> bool:
-        """Whether there is anything to look at, in any of the topics."""
+        """Return whether any of the topics may have new records or partitions."""
         return any(_explained(each, followed.has_news) for each, followed in self._followed)
 
     def look(self) -> list[ConsumerIterator]:
-        """The records that have come since the last look, topic by topic."""
+        """Return the records that were appended since the last call, topic by topic."""
         rounds = [(each, _explained(each, followed.look)) for each, followed in self._followed]
         return [each.records([news]) for each, news in rounds if news]
 
     def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        """Have the writers that are in this process call `ring`."""
+        """Make the writers that are in this process call `ring`."""
         return watching(self._views, ring)
 
 

@@ -1,8 +1,7 @@
-"""`Numbering`: a producer's records get the sequence numbers that their logs compare with what they know.
+"""`Numbering`: gives a producer's records their sequence numbers, by which their logs detect duplicates and gaps.
 
-`SequenceNumbers` counts each partition's records for one producer id and epoch. Invariant: a number is used for one
-record alone. An append that ended so that its batch may or may not be in the log makes the count doubtful, and the
-log is asked before the next append.
+Invariant: each number is used for one record only. If it is unknown whether an appended batch is in the log, the count
+of `SequenceNumbers` is doubtful and is read from the log before the next append.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from kstore.store.topics._idempotent import Sequences
 
 Place = tuple[str, int]
 Enter = Callable[[list[Place]], None]
-_WRAP = 1 << 31  # sequence numbers go on at 0 behind 2^31 - 1
+_WRAP = 1 << 31  # after 2^31 - 1 sequence numbers continue at 0
 
 
 class SequenceNumbers(Sequences):
-    """The sequence numbers of one producer id and epoch, by partition. One thread at a time uses it."""
+    """The sequence numbers of one producer id and epoch, by partition. Not thread-safe."""
 
     def take(self, place: Place, writer: Writer) -> int:
-        """The number of the next record; in doubt from here until `used`."""
+        """Return the number of the next record; the count is doubtful from now until `used`."""
         partition = self.partition(place)
         if partition.doubtful:
             partition.sequence = self.known(place, writer)
@@ -37,32 +36,32 @@ class SequenceNumbers(Sequences):
         return partition.sequence
 
     def used(self, place: Place, sequence: int, count: int) -> None:
-        """So many records are in the log from this number on."""
+        """Note that `count` records from `sequence` on are in the log."""
         partition = self.partition(place)
         partition.sequence = (sequence + count) % _WRAP
         partition.doubtful = False
 
     def known(self, place: Place, writer: Writer) -> int:
-        """The number after the log's last batch of the producer; the counted one, where the log has no batch."""
+        """Return the number after the producer's last batch in the log; the counted one if the log has no batch."""
         info = self.info(writer)
         if info is None or not info.batches:
             return self.partition(place).sequence
         return (info.batches[-1].last_sequence + 1) % _WRAP
 
     def info(self, writer: Writer) -> ProducerInfo | None:
-        """What the log knows of this producer in this epoch."""
+        """Return the log's state of this producer, or None if it has none for this epoch."""
         info = writer.producer_info(self.producer_id)
         return info if info is not None and info.producer_epoch == self.producer_epoch else None
 
     def fields(self, sequence: int) -> ProducerFields:
-        """What the first of the next batches says of its producer."""
+        """Return the producer's fields of the next batch, whose first sequence number is `sequence`."""
         return ProducerFields(self.producer_id, self.producer_epoch, sequence, self.transactional)
 
 
 class Numbered:
-    """The records of one call in one partition: numbers from `first` on, `next` is that of the record to come.
+    """The numbers of one call's records in one partition: `first`, and `next` for the next record.
 
-    `known` is what the log knew of the producer when a call is repeated: the records that it has are left out.
+    If the call is repeated, `known` is the log's state of the producer: records that the log has are left out.
     """
 
     __slots__ = ("_known", "first", "next")
@@ -72,13 +71,13 @@ class Numbered:
         self._known = known if known is not None and known.batches else None
 
     def write(self, writer: Writer, packer: Packer, stored: Stored) -> None:
-        """Append the packer's batches, but those that the log has; `stored` has where all of them are."""
+        """Append the packer's batches except those that the log has; note the offsets of all of them in `stored`."""
         info, at, count = self._known, 0, 0
         before = 0 if info is None else (info.batches[-1].last_sequence + 1 - self.next) % _WRAP
-        # A difference of half the circle and more is a negative one: the last batch is from before this call.
+        # A difference of at least half of the range is negative: the last batch is older than this call.
         if info is not None and 0 < before < _WRAP // 2:
             first = info.batches[0].first_offset
-            for batch in info.batches:  # the log keeps five batches; if ours is older, report the oldest that it has
+            for batch in info.batches:  # the log keeps five batches; if ours is older, report the oldest one
                 if batch.first_sequence <= self.next <= batch.last_sequence:
                     first = batch.first_offset + self.next - batch.first_sequence
             stored.add(first, info.batches[-1].last_offset, packer.max_timestamp)
@@ -95,8 +94,8 @@ class Numbered:
 class Numbering:
     """The sequence numbers of the records of one call.
 
-    While something is appended `lock` is held, and `enter` has been called with the partitions; neither while records
-    are taken from the caller.
+    Batches are appended with `lock` held and after a call of `enter` with their partitions; `lock` is not held while
+    records are taken from the caller.
     """
 
     def __init__(
@@ -108,13 +107,13 @@ class Numbering:
         self.parts: dict[Place, Numbered] = {}
 
     def resume(self, again: Numbering, writers: Mapping[int, Writer]) -> None:
-        """Number the records as an earlier attempt at the same call; what the logs have of it is left out."""
+        """Use the numbers of an earlier attempt at the same call, and leave out the records that the logs have."""
         self.parts = {
             place: Numbered(part.first, self._numbers.info(writers[place[1]])) for place, part in again.parts.items()
         }
 
     def begin(self, writer: Writer) -> ProducerFields:
-        """Give the records of a partition their numbers; what its first batch says of its producer."""
+        """Choose the numbers of the records of a partition; return the producer's fields of its first batch."""
         place = writer.partition
         part = self.parts.get(place)
         if part is None:
@@ -123,12 +122,12 @@ class Numbering:
         return self._numbers.fields(part.first)
 
     def enter(self, writers: Iterable[Writer]) -> None:
-        """Have the coordinator know these partitions."""
+        """Add these partitions to the transaction at the coordinator."""
         if self._enter is not None:
             self._enter([writer.partition for writer in writers])
 
     def store(self, writer: Writer, packer: Packer, stored: Stored) -> None:
-        """Append a packer's batches to a partition."""
+        """Append a packer's batches to its partition."""
         place = writer.partition
         part = self.parts[place]
         self._numbers.take(place, writer)

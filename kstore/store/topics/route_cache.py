@@ -1,4 +1,4 @@
-"""`Routes`: what appending to a topic needs, its router and its open logs, kept until its partitions change."""
+"""`Routes`: caches the router and the open logs of each topic for appends, until the topic's partitions change."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kstore.store.topics._topic_append import Route
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-STICKY_BYTES = 16_384  # batch.size of Kafka's producer: what `append` gives a partition before another is drawn
+STICKY_BYTES = 16_384  # batch.size of Kafka's producer: `append` draws another partition after this many bytes
 
 
 class Routes:
-    """The routes of a store. Made anew when a topic's partitions change, or one goes out of service. Thread-safe."""
+    """The routes of a store; a route is replaced if the topic's partitions change or one goes offline. Thread-safe."""
 
     def __init__(self, metadata: Metadata, logs: Logs, seed: int | None) -> None:
         self.by_topic: dict[str, Route] = {}
@@ -36,7 +36,7 @@ class Routes:
         self._seed = seed
 
     def find(self, topic: str) -> Route:
-        """The route of a topic, as its partitions are now."""
+        """Return the route of a topic for its current partitions."""
         manager = self._logs.leading()
         entries = self._metadata.catalog.partitions(topic)
         route = self.by_topic.get(topic)
@@ -47,17 +47,17 @@ class Routes:
         return route
 
     def forget(self, topic: str) -> None:
-        """Make the topic's route anew when it is next needed."""
+        """Drop the topic's route; `find` makes it again."""
         self.by_topic.pop(topic, None)
 
     def router(self, topic: str, entries: Mapping[int, Entry], seed: int | None) -> Router:
-        """Make a router: keys go by the number of all partitions, also of those that are not here."""
+        """Make a router; keys are hashed over all partitions, including those that are not in this store."""
         count = self._count(topic)
         usable = [number for number, entry in entries.items() if self._is_usable(entry)] or list(entries)
         return Router(count, sticky_bytes=STICKY_BYTES, seed=seed, available=usable if len(usable) < count else None)
 
     def partition_for(self, topic: str, key: ReadableBuffer) -> int:
-        """The partition that an append sends a key to; see `Store.partition_for`."""
+        """Return the partition to which an append sends a key; see `Store.partition_for`."""
         if key is None:
             raise TypeError("key is None; a record without a key has no partition before it is appended")
         self._metadata.current().partitions(topic)
@@ -65,7 +65,7 @@ class Routes:
 
     def _count(self, topic: str) -> int:
         count = self._metadata.partition_count(topic)
-        if count > MAX_PARTITIONS:  # a directory's name and a file may say any number, and each takes memory
+        if count > MAX_PARTITIONS:  # names of directories and files may contain any number, and partitions take memory
             raise UnknownTopicOrPartitionError(
                 f"topic {topic} has a partition {count - 1}: it can be read, but nothing is appended to a topic of "
                 f"more than {MAX_PARTITIONS} partitions"
@@ -73,7 +73,7 @@ class Routes:
         return count
 
     def _is_usable(self, entry: Entry) -> bool:
-        """Whether nothing is known that keeps a partition from being appended to."""
+        """Return whether no reason is known that makes appends to a partition fail."""
         log = entry.log
         if entry.failure is not None or (log is not None and log.failed is not None):
             return False
@@ -81,15 +81,15 @@ class Routes:
         return directory is not None and directory.offline is None
 
     def partition(self, topic: str, partition: int) -> int:
-        """The number of a partition that a caller names; `UnknownTopicOrPartitionError`, `TypeError`."""
+        """Check the number of a partition that a caller gave; raise `UnknownTopicOrPartitionError` or `TypeError`."""
         return self._metadata.catalog.find(topic, arguments.whole("partition", partition)).partition
 
     def log(self, topic: str, partition: int) -> Log:
-        """The log of a partition."""
+        """Return the log of a partition."""
         return self._logs.log(self._metadata.catalog.find(topic, partition))
 
     def open(self, route: Route, number: int) -> tuple[Log, Writer]:
-        """The log of a partition, opened if it is not open, and its writer, which the route has from then on."""
+        """Return the log of a partition, opened if it is closed, and its writer, which is attached to the route."""
         log = self._logs.log(route.entries.get(number) or self._metadata.catalog.find(route.topic, number))
         writer = HostedLog(log).writer
         if route.writers[number] is not writer:
@@ -97,9 +97,9 @@ class Routes:
         return log, writer
 
     def reason(self, topic: str, error: BaseException) -> BaseException:
-        """What an append to a topic raises in place of this error; the route is found again by the next append."""
+        """Return what an append to a topic raises instead of this error; the next append makes the route again."""
         if isinstance(error, StorageError):
-            self.forget(topic)  # the next append looks which partitions are still in service
+            self.forget(topic)  # the next append checks which partitions are still in service
         elif isinstance(error, LogClosedError):
             self.forget(topic)
             reason = self._closed_or_deleted(topic, error)
@@ -108,7 +108,7 @@ class Routes:
         return error
 
     def _closed_or_deleted(self, topic: str, error: LogClosedError) -> KStoreError:
-        """Why a log was closed under an append: the store was closed, or the topic deleted."""
+        """Return why a log was closed during an append: the store was closed, or the topic was deleted."""
         try:
             self._logs.writing()
             for entry in self._metadata.catalog.partitions(topic).values():

@@ -1,6 +1,6 @@
-"""`TopicAppender`: records go to the partitions of a topic, each batch through the gate of its log.
+"""`TopicAppender`: appends records to the partitions of a topic, each batch through the gate of its log.
 
-Invariant: a call that ends with an exception says in it what it stored before, partition by partition.
+Invariant: an exception of a call says what the call has stored, partition by partition.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from kstore.types import Headers
 
-READY_BYTES = 1 << 20  # what append_many encodes, over all partitions, before it writes
-OPEN_BYTES = 64 << 20  # what append_many holds at the most, however many partitions it fills at once
+READY_BYTES = 1 << 20  # append_many encodes this much, over all partitions, before it writes
+OPEN_BYTES = 64 << 20  # append_many holds at most this much, however many partitions it fills at the same time
 
 _CLIENT = int(Origin.CLIENT)
 _AS_GIVEN = ("producer", "uncompressed")
@@ -52,7 +52,7 @@ _Store = Callable[[Writer, Packer, Stored], object]
 
 
 class AppendOptions(NamedTuple):
-    """What a caller of `append_many` or `append_columns` says beside the records."""
+    """The options of `append_many` and `append_columns`."""
 
     partition: int | None = None
     compression: str | None = None
@@ -62,10 +62,10 @@ class AppendOptions(NamedTuple):
 
 
 class Load:
-    """One call of `append_many` or `append_columns`: the pipelines that it makes, and what it has stored by now.
+    """One call of `append_many` or `append_columns`: its pipelines, and what it has stored so far.
 
-    With a `numbering` its batches have a producer's numbers. `again` is the load of an earlier attempt at the same
-    call: the records that it has stored are left out.
+    With a `numbering` its batches get a producer's numbers. `again` is the load of an earlier attempt at the same
+    call: the records that this attempt stored are left out.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Load:
         self._caution = TimestampCaution()
         self._writers: dict[int, Writer] = {}
         self._stored: dict[int, Stored] = {}
-        self._sends: dict[int, Callable[[], None]] = {}  # each partition's finished batches go to its log
+        self._sends: dict[int, Callable[[], None]] = {}  # by partition: writes its finished batches to its log
         if again is not None and again._numbering is not None and numbering is not None:
             self._now_ms = again._now_ms
             self._stored = {number: copy(stored) for number, stored in again._stored.items()}
@@ -100,7 +100,7 @@ class Load:
             numbering.resume(again._numbering, self._writers)
 
     def run(self, rows: Records | ColumnArguments) -> dict[int, AppendInfo]:
-        """Append a record for each of these rows; what each partition got."""
+        """Append a record for each of these rows; return what each partition got."""
         work = OrderedWork(arguments.integer("threads", rows.threads, 1, MAX_THREADS))
         blocks = rows.blocks(self._now_ms)
         splitter: Any = rows.splitter(
@@ -159,7 +159,7 @@ class Load:
         return pipeline.packer
 
     def _send(self, work: OrderedWork, splitter: Splitter | ColumnSplitter) -> None:
-        """Send the batches that are ready to their logs, partition by partition."""
+        """Write the batches that are ready to their logs, partition by partition."""
         ready = [number for number, _ in splitter.ready]
         numbering = self._numbering
         if numbering is None or not ready:
@@ -173,7 +173,7 @@ class Load:
 
     @property
     def appended(self) -> dict[int, AppendInfo]:
-        """What each partition has got, in their order."""
+        """What each partition has got so far, in the order of partitions."""
         return {
             number: stored.info(self._writers[number].config, self._now_ms)
             for number, stored in sorted(self._stored.items())
@@ -181,13 +181,13 @@ class Load:
         }
 
     def _too_large(self, error: RecordTooLargeError) -> KStoreError:
-        """The refusal of a record, named after the limit that binds."""
+        """Return the refusal of a record with the name of the limit that it exceeds."""
         writer = next(iter(self._writers.values()), None)
         return error if writer is None else batch_packer.too_large(writer.config, error)
 
 
 def _store_now(work: OrderedWork, store: _Store, writer: Writer, packer: Packer, stored: Stored) -> None:
-    work.broken = True  # unless all of it is done
+    work.broken = True  # until all steps are done
     store(writer, packer, stored)
     packer.clear()
     work.broken = False
@@ -201,7 +201,7 @@ def _append_one(
     fields: ProducerFields,
     expected_offset: int | None,
 ) -> int:
-    """Append one plain record, numbered, when there is more to do than to write it; its offset."""
+    """Append one plain numbered record that `Sequences.append` did not append; return its offset."""
     writer.housekeeping.before_append()
     batch = writer.appender.encode(value, key, timestamp, *fields)
     with writer.gate():
@@ -213,9 +213,9 @@ def _append_one(
 
 
 class TopicAppender(NumberingAppender):
-    """Appends records and columns to the topics of a store, with a producer's numbers or without.
+    """Appends records and columns to the topics of a store, with or without a producer's numbers.
 
-    Thread-safe; each `SequenceNumbers` is one thread's.
+    Thread-safe, but each `SequenceNumbers` is for one thread at a time.
     """
 
     def __init__(self, catalog: Catalog, logs: Logs, routes: Routes) -> None:
@@ -239,7 +239,7 @@ class TopicAppender(NumberingAppender):
         sync: bool,
         expected_offset: int | None,
     ) -> RecordMetadata:
-        """Append one record, numbered if there are `numbers`, where there is more to do than to write it."""
+        """Append one record that the fast path did not append; numbered if there are `numbers`."""
         routes = self._routes
         route = routes.find(topic)
         if partition is None:
@@ -250,7 +250,7 @@ class TopicAppender(NumberingAppender):
             partition = routes.partition(topic, partition)
         place, producer, number = (topic, partition), NO_PRODUCER, 0
         try:
-            log, writer = routes.open(route, partition)  # others, if a caller has closed the log
+            log, writer = routes.open(route, partition)  # new ones if a caller has closed the log
             config = writer.config
             if numbers is not None:
                 expected_offset = batch_packer.checked_expectation(expected_offset)
@@ -303,5 +303,5 @@ class TopicAppender(NumberingAppender):
         lock: AbstractContextManager[object] | None = None,
         again: Load | None = None,
     ) -> Load:
-        """Begin a call of `append_many` or `append_columns`, numbered; `enter` and `lock` are as in `Numbering`."""
+        """Start a numbered call of `append_many` or `append_columns`; `enter` and `lock` are as in `Numbering`."""
         return Load(self._routes, topic, options, Numbering(numbers, enter, lock), again)

@@ -1,7 +1,7 @@
-"""Following a topic, look by look: what has come since the last look is read; without anything new it is waited for.
+"""Following a topic: reads records as they are appended, and waits if there are none.
 
-In one process the logs wake the waiting reader. Across processes it polls, with pauses that follow what a look costs.
-Invariant: a follower that waits costs next to nothing.
+In one process the logs wake the waiting reader. Across processes it polls; its pauses grow with the cost of a poll.
+Invariant: a waiting follower uses almost no CPU time.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
 
 Round = list[tuple[int, Iterator[Record]]]
 
-LOOK_SHARE = 9  # a pause is at least so many times what the look took: a tenth of a core at the most
+LOOK_SHARE = 9  # a pause is at least this many times as long as a poll: at most a tenth of a core
 NEWS_SECONDS = 0.1  # how soon a follower notices new partitions and deleted topics
 
 
 class Start(Protocol):
-    """Begins to read a partition; a new one is read from its start."""
+    """Starts to read a partition; a new partition is read from its start."""
 
     def __call__(self, entry: Entry, is_new: bool = False) -> RecordIterator: ...
 
 
 class TopicView:
-    """One topic as its readers see it. Thread-safe."""
+    """The current partitions of one topic, for its readers. Thread-safe."""
 
     def __init__(self, metadata: Metadata, logs: Logs, topic: str) -> None:
         self._metadata = metadata
@@ -50,11 +50,11 @@ class TopicView:
         self.topic = topic
 
     def partitions(self) -> Mapping[int, Entry]:
-        """The partitions as they are now; `UnknownTopicOrPartitionError`, `LogClosedError`."""
+        """Return the current partitions; raise `UnknownTopicOrPartitionError` or `LogClosedError`."""
         return self._metadata.current().partitions(self.topic)
 
     def explained(self, entries: Mapping[int, Entry], error: Exception) -> Exception:
-        """Why these partitions could not be read: the store was closed, or the topic deleted, where that is so."""
+        """Return why these partitions could not be read: a closed store, a deleted topic, or else `error` itself."""
         if not isinstance(error, KStoreError):
             return error
         try:
@@ -65,12 +65,12 @@ class TopicView:
         return self.deleted() if is_gone else error
 
     def deleted(self) -> UnknownTopicOrPartitionError:
-        """The error for a topic that was deleted while it was read."""
+        """Return the error for a topic that was deleted while it was read."""
         return UnknownTopicOrPartitionError(f"topic {self.topic} has been deleted while it was read")
 
 
 class TopicPass(NamedTuple):
-    """One pass over a topic that has begun: its partitions, and the iterators of those that are being read."""
+    """One read of a topic: its partitions, and the iterators of the partitions whose reading has started."""
 
     view: TopicView
     entries: Mapping[int, Entry]
@@ -82,23 +82,23 @@ class TopicPass(NamedTuple):
     durable: bool
 
     def rounds(self) -> Iterator[Round]:
-        """What is there: all partitions at once by timestamp, else one after the other."""
+        """Return the rounds of the existing records: one round of all partitions if merged, else one for each."""
         started, start, entries = self.started, self.start, self.entries
         if self.by_timestamp:
             return iter([[*started.items()]])
         return ([(number, started[number] if number in started else start(entries[number]))] for number in self.numbers)
 
     def records(self, rounds: Iterable[Round]) -> ConsumerIterator:
-        """The records of these rounds."""
+        """Iterate over the records of these rounds."""
         return ConsumerIterator(self.view.topic, rounds, by_timestamp=self.by_timestamp, explain=self.explain)
 
     def explain(self, error: Exception) -> Exception:
-        """Why the topic cannot be read, made of an error of one of its logs."""
+        """Return why the topic cannot be read, given an error of one of its logs."""
         return self.view.explained(self.entries, error)
 
 
 class FollowedPartition(FollowedLog):
-    """One partition of a follower: its log, and where the last look has seen it end."""
+    """One partition of a follower: its log, and the log's end at the last poll."""
 
     __slots__ = ("entry",)
 
@@ -116,11 +116,10 @@ class FollowOptions(NamedTuple):
 
 
 class TopicFollower:
-    """What a consumer has of one topic: its partitions and their id, where each is read, and what has come.
+    """A consumer's reads of one topic: its partitions, their topic id, and a position in each.
 
-    A position belongs to the partition that it was read from. When the topic is deleted, or records below the position
-    are cut, that is an error, also if another partition has that name and number by now. Belongs to one thread at a
-    time.
+    A position is valid only in the partition that it was read from. If the topic is deleted, or records below the
+    position are truncated, that is an error, even if a new partition has the same name and number. Not thread-safe.
     """
 
     def __init__(self, view: TopicView, options: FollowOptions) -> None:
@@ -131,24 +130,24 @@ class TopicFollower:
         self.topic_id: uuid.UUID | None = id_on_disk(self._partitions)
 
     def check(self) -> None:
-        """Raise `UnknownTopicOrPartitionError` when the topic has been deleted, or a partition has gone."""
+        """Raise `UnknownTopicOrPartitionError` if the topic or a partition has been deleted."""
         partitions = self._view.partitions()
         if partitions is self._partitions:
             return
         if any(partitions.get(number) is not followed.entry for number, followed in self._followed.items()):
             raise self._view.deleted()
         topic_id = id_on_disk(partitions)
-        if self.topic_id is not None and topic_id != self.topic_id:  # created again by another process since
+        if self.topic_id is not None and topic_id != self.topic_id:  # another process has created it again
             raise self._view.deleted()
         self._partitions, self.topic_id = partitions, topic_id
 
     @property
     def new(self) -> list[int]:
-        """The partitions of which nothing was read yet."""
+        """The partitions that have not been read yet."""
         return sorted(self._partitions.keys() - self._followed.keys())
 
     def begin(self, number: int, offset: int) -> None:
-        """Read a partition from `offset` on; raises what `Log.read` raises."""
+        """Start to read a partition at `offset`; raise the errors of `Log.read`."""
         before = self._followed.get(number)
         entry = self._partitions[number] if before is None else before.entry
         log = self._view.logs.log(entry)
@@ -159,11 +158,11 @@ class TopicFollower:
         followed.version = version
 
     def lost(self, number: int, offset: int) -> OffsetOutOfRangeError | None:
-        """Why a consumer may not go on at `offset`: records before it, which it has read, have been cut since."""
+        """Return an error if records that a consumer has read below `offset` have been truncated since; else None."""
         return self._followed[number].lost(offset)
 
     def coming(self) -> Iterator[ConsumerRecord]:
-        """What has come since the last look; raises as `Store.read` does when it follows."""
+        """Return the records that were appended since the last call; raise the errors of a following `Store.read`."""
         entries = {number: followed.entry for number, followed in self._followed.items()}
         try:
             self.check()
@@ -177,7 +176,7 @@ class TopicFollower:
 
 
 class FollowedRead:
-    """A `Store.read` that follows: what comes to the partitions, look by look. Belongs to one thread at a time."""
+    """A `Store.read` that follows: polls the partitions for new records. Not thread-safe."""
 
     def __init__(self, begun: TopicPass, timeout: float | None) -> None:
         self._view = begun.view
@@ -188,7 +187,7 @@ class FollowedRead:
         self.add(begun.numbers, begun.started.get)
 
     def add(self, numbers: Iterable[int], started: Callable[[int], RecordIterator | None]) -> None:
-        """Follow these partitions too; `started` gives the iterators of those that are being read already."""
+        """Follow these partitions, too; `started` returns the iterator of a partition that is being read, or None."""
         for number in numbers:
             entry = self._partitions[number]
             log = self._view.logs.log(entry)
@@ -196,11 +195,11 @@ class FollowedRead:
 
     @property
     def views(self) -> list[View]:
-        """The logs that are followed."""
+        """The views of the followed logs."""
         return [followed.view for followed in self._followed]
 
     def look(self) -> Round:
-        """What has come to the partitions since the last look; empty without news."""
+        """Return the records that were appended to the partitions since the last call; empty if there are none."""
         if self._has_moved():
             self._add_new_partitions()
         return [
@@ -210,7 +209,7 @@ class FollowedRead:
         ]
 
     def rounds(self) -> Iterator[Round]:
-        """A round for each look that has met records, until none has come for the timeout."""
+        """Yield a round whenever there are new records, until there were none for the timeout."""
         deadline = self._deadline()
         while True:
             if news := self.look():
@@ -223,14 +222,14 @@ class FollowedRead:
         return math.inf if self._timeout is None else time.monotonic() + self._timeout
 
     def _has_moved(self) -> bool:
-        """Whether the topic has other partitions than those known."""
+        """Return whether the topic's partitions have changed."""
         partitions = self._view.partitions()
         if partitions is not self._partitions and partitions == self._partitions:
             self._partitions = partitions
         return partitions is not self._partitions
 
     def _add_new_partitions(self) -> None:
-        """Follow the partitions that are new; raise when one has gone."""
+        """Follow the new partitions; raise if one was deleted."""
         partitions = self._view.partitions()
         if any(partitions.get(followed.entry.partition) is not followed.entry for followed in self._followed):
             raise self._view.deleted()
@@ -241,11 +240,11 @@ class FollowedRead:
             )
 
     def has_news(self) -> bool:
-        """Whether there is anything to look at."""
+        """Return whether there may be new records or partitions."""
         return self._has_moved() or any(followed.has_news() for followed in self._followed)
 
     def _wait(self, deadline: float) -> bool:
-        """Wait for news; False at the deadline."""
+        """Wait for new records or partitions; return False at the deadline."""
         is_woken = all(isinstance(view, Writer) for view in self.views)
         return self._wait_to_be_woken(deadline) if is_woken else self._poll(deadline)
 

@@ -1,6 +1,6 @@
-"""`TopicReader`: the records of a topic's partitions as one iterator, or as columns.
+"""`TopicReader`: reads the records of a topic's partitions as one iterator, or as columns.
 
-A partition is read as its log reads it; `_consume` puts them together, and `follow` waits for more.
+Each partition is read by its `Log`; `_consume` merges the partitions, and `topic_follow` waits for new records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TopicRead(NamedTuple):
-    """The arguments of `Store.read`: which records of a topic a caller reads, and how."""
+    """The arguments of `Store.read`."""
 
     partitions: Iterable[int] | None = None
     offsets: Mapping[int, int] | None = None
@@ -41,7 +41,7 @@ class TopicRead(NamedTuple):
 
 
 class ColumnOptions(NamedTuple):
-    """The options of `Log.iter_columns` beside where it starts."""
+    """The options of `Log.iter_columns`, without those of its start."""
 
     max_records: int | None
     max_bytes: int | None
@@ -53,7 +53,7 @@ class ColumnOptions(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """A topic's partitions, the numbers of those that are read, and the offsets at which some of them begin."""
+    """A topic's partitions, the numbers of those to read, and the offsets at which some of them start."""
 
     entries: Mapping[int, Entry]
     numbers: list[int]
@@ -61,14 +61,14 @@ class _Parts(NamedTuple):
 
 
 class TopicReader:
-    """Reads the topics of a store. Thread-safe; one iterator belongs to one thread at a time."""
+    """Reads the topics of a store. Thread-safe, but each iterator is for one thread at a time."""
 
     def __init__(self, metadata: Metadata, logs: Logs) -> None:
         self._metadata = metadata
         self._logs = logs
 
     def log(self, topic: str, partition: int) -> Log:
-        """The log of one partition; see `Store.log`."""
+        """Return the log of one partition; see `Store.log`."""
         return self._logs.log(self._metadata.current().find(topic, partition))
 
     def read(self, topic: str, wanted: TopicRead) -> Iterator[ConsumerRecord]:
@@ -78,7 +78,7 @@ class TopicReader:
         return begun.records(FollowedRead(begun, timeout).rounds() if wanted.follow else begun.rounds())
 
     def begin(self, topic: str, wanted: TopicRead) -> TopicPass:
-        """Begin to read a topic: what can be refused is refused here."""
+        """Start to read a topic; invalid arguments raise here."""
         if wanted.merge not in ("partition", "timestamp"):
             raise ValueError(f"merge is {wanted.merge!r}; 'partition' and 'timestamp' are allowed")
         check_on_lag(wanted.on_lag)
@@ -95,7 +95,7 @@ class TopicReader:
             assert isinstance(records, RecordIterator)
             return records
 
-        # Without an offset a log starts where it starts.
+        # A partition with an offset starts now, so that an invalid offset raises here; the others start when reached.
         at_once = numbers if wanted.merge == "timestamp" else sorted(starts)
         started = {number: start(entries[number]) for number in at_once}
         return TopicPass(
@@ -130,7 +130,7 @@ class TopicReader:
         return chunks()
 
     def follow(self, topic: str, options: FollowOptions) -> TopicFollower:
-        """Follow a topic look by look, for a consumer."""
+        """Follow a topic for a consumer."""
         return TopicFollower(TopicView(self._metadata, self._logs, topic), options)
 
     def _parts(self, topic: str, wanted: TopicRead) -> _Parts:
