@@ -1,5 +1,5 @@
-"""Metrics: what a log, a store, a replication or a backup says of itself, for Prometheus and OpenTelemetry.
+"""Exports metrics of logs, stores, replications and backups to Prometheus and OpenTelemetry.
 
-All numbers are there already: nothing is counted here. Invariant: a scrape opens no file of a store's log, takes no
-lock that an append waits for, and goes on beside `close()`.
+Nothing is counted here: the numbers exist already. Invariant: a scrape opens no file of a store's log, takes no lock
+that an append waits for, and may run at the same time as `close()`.
 """

@@ -1,4 +1,4 @@
-"""The sources that one registry or one provider exports, with the labels that tell them apart."""
+"""The sources that one registry or one provider exports, with their labels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ class Labelled(NamedTuple):
 
 
 class Exported:
-    """Logs, stores, replications and backups, held weakly: one that is closed or collected is exported no more."""
+    """Weakly held logs, stores, replications and backups; after it is closed or collected, a source has no samples.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._sources: list[tuple[weakref.ref[Source], dict[str, str]]] = []
         self._lock = threading.Lock()
 
     def add(self, source: Source, labels: Mapping[str, str] | None) -> None:
-        """Export one more; `ValueError` where its samples could not be told from those of another one."""
+        """Add a source; raise `ValueError` if one of the same kind has the same labels."""
         if not isinstance(source, Source):
             raise TypeError(f"source must be a Log, a Store, a Replication or a Backup, not {type(source).__name__}")
         added = {str(name): str(value) for name, value in (labels or {}).items()}
@@ -40,7 +43,7 @@ class Exported:
             self._sources = [*kept, (weakref.ref(source), added)]
 
     def samples(self) -> Iterator[Labelled]:
-        """The samples of now."""
+        """Yield the current samples of all sources."""
         for reference, labels in self._sources:
             source = reference()
             if source is not None:

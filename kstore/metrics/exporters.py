@@ -1,4 +1,4 @@
-"""The calls that export metrics. The other modules are imported on use, with the library that it needs."""
+"""The public functions that export metrics; they import the other modules and their libraries when called."""
 
 from __future__ import annotations
 
@@ -21,14 +21,24 @@ def export_to_prometheus(
     *,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Have a registry of `prometheus_client` (None: `prometheus_client.REGISTRY`) collect metrics at each scrape.
+    """Export the metrics of a source to a registry of `prometheus_client`, which reads them at each scrape.
 
-    docs/metrics.md has their names. Nothing is counted for it beside what is counted anyway. `source` is held weakly:
-    once it is closed or collected, its metrics are gone. Two sources of one kind in a registry need `labels` that
-    differ, which are added to those of their metrics. A scrape may come from any thread, also beside `close()`.
+    docs/metrics.md lists the metrics. Exporting adds no counting to the source's work. A scrape may run in any thread,
+    also at the same time as `close()`.
 
-    Raises `ConfigError` that names the extra `prometheus` where the library is missing, and `ValueError` for a source
-    of the same kind with the same labels.
+    Args:
+        source: The source. It is held weakly: once it is closed or collected, it has no metrics.
+        registry: The registry; `prometheus_client.REGISTRY` if None.
+        labels: Labels that are added to those of the metrics. Sources of the same kind in a registry need different
+            ones.
+
+    Raises:
+        ConfigError: If the library is missing; the text names the extra `prometheus`.
+        TypeError: If `source` has another type.
+        ValueError: If the registry has a source of the same kind with the same labels.
+
+    Example:
+        >>> kstore.export_to_prometheus(store, labels={"store": "orders"})
     """
     from kstore.metrics import prometheus
 
@@ -41,10 +51,22 @@ def export_to_opentelemetry(
     *,
     attributes: Mapping[str, str] | None = None,
 ) -> None:
-    """Have the meter "kstore" of a provider (None: the global one) observe metrics whenever its reader collects.
+    """Export the metrics of a source to the meter "kstore" of a provider, whose readers collect them.
 
-    Otherwise as `export_to_prometheus`; the extra is `opentelemetry`. Histograms are exported as counters: count, sum,
-    and buckets by the attribute `le`.
+    docs/metrics.md lists the metrics. A histogram is exported as counters: its count, its sum, and its buckets with the
+    attribute `le`. Exporting adds no counting to the source's work. A collection may run in any thread, also at the
+    same time as `close()`.
+
+    Args:
+        source: The source. It is held weakly: once it is closed or collected, it has no metrics.
+        meter_provider: The provider; the global one if None.
+        attributes: Attributes that are added to those of the metrics. Sources of the same kind in a provider need
+            different ones.
+
+    Raises:
+        ConfigError: If the library is missing; the text names the extra `opentelemetry`.
+        TypeError: If `source` has another type.
+        ValueError: If the provider has a source of the same kind with the same attributes.
     """
     from kstore.metrics import opentelemetry
 

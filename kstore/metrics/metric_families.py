@@ -1,4 +1,4 @@
-"""The families of metrics: their names, units, labels and meanings. docs/metrics.md lists them."""
+"""The metrics: their names, units, labels and meanings. docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ class Family(NamedTuple):
     """One metric, with a value for each set of labels."""
 
     name: str
-    """Its name in OpenTelemetry, as in "kstore.log.size"."""
+    """The name in OpenTelemetry, such as "kstore.log.size"."""
 
     kind: Literal["gauge", "counter", "histogram"]
     unit: str
-    """A base unit that ends its name in Prometheus ("bytes", "seconds"), what is counted, in braces, or ""."""
+    """A base unit ("bytes", "seconds"), which ends the name in Prometheus; the counted things in braces; or ""."""
 
     labels: tuple[str, ...]
     text: str
 
     @property
     def prometheus(self) -> str:
-        """Its name in Prometheus, without the suffixes of counters and histograms."""
+        """The name in Prometheus, without the suffixes of counters and histograms."""
         name = self.name.replace(".", "_")
         return f"{name}_{self.unit}" if self.unit in ("bytes", "seconds") else name
 
     @property
     def ucum(self) -> str:
-        """Its unit in OpenTelemetry."""
+        """The unit in OpenTelemetry."""
         return {"bytes": "By", "seconds": "s"}.get(self.unit, self.unit or "1")
 
 
 class Sample(NamedTuple):
-    """One value."""
+    """One value of a metric."""
 
     family: Family
     labels: tuple[str, ...]

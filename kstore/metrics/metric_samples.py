@@ -1,4 +1,4 @@
-"""What is exported of a log, a store, a replication and a backup: the samples of one look. Any thread may look."""
+"""Takes the samples of a log, a store, a replication or a backup. Any thread may take them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Source: TypeAlias = Log | Store | Replication | Backup
 
 
 def samples_of(source: Source) -> Iterator[Sample]:
-    """The samples of now; none of what is closed, also while they are taken."""
+    """Yield the current samples of a source; none if it is closed, and no more if it is closed during the call."""
     if not source.closed:
         with suppress(KStoreError):  # it is being closed
             if isinstance(source, Log):
@@ -45,7 +45,7 @@ def _of_lone_log(log: Log) -> Iterator[Sample]:
 
 
 def _of_log(log: Log) -> Iterator[Sample]:
-    """The marks and the size of a log, as its readers know them: nothing is looked up on the disk."""
+    """Yield the offsets and the size of a log as its readers know them, without access to the disk."""
     view, place = HostedLog(log).view, (log.topic, str(log.partition))
     segments = view.segments.items
     point = view.recovery_point if isinstance(view, ReadOnlyView) else view.housekeeping.recovery_point
@@ -69,7 +69,7 @@ def _of_store(store: Store) -> Iterator[Sample]:
     for entry in metadata_of(store).current().entries():
         log = entry.log
         if log is not None and not log.closed:
-            with suppress(KStoreError):  # this log alone is being closed, or has gone
+            with suppress(KStoreError):  # this log is being closed or was deleted
                 yield from list(_of_log(log))
     if "offline" in stats:
         yield Sample(f.STORE_FAILURES, (), len(stats["failures"]))
@@ -87,9 +87,9 @@ def _of_store(store: Store) -> Iterator[Sample]:
 
 
 def _of_groups(store: Store) -> Iterator[Sample]:
-    """How far each group is behind, in all partitions of the topics in which it has a position.
+    """Yield the lag of each group in all partitions of the topics in which it has a position.
 
-    Their logs are opened: what a group has not begun to read, or nobody has used since the opening, counts, too.
+    Opens their logs, so that partitions count that the group has not read yet, or that are not open.
     """
     metadata = metadata_of(store)
     if OFFSETS_TOPIC not in metadata.current():
@@ -98,13 +98,13 @@ def _of_groups(store: Store) -> Iterator[Sample]:
         positions = store.committed_offsets(group)
         for topic in sorted({topic for topic, _ in positions}):
             for number in sorted(metadata.partitions(topic)):
-                with suppress(KStoreError):  # this partition alone is refused, or has gone
+                with suppress(KStoreError):  # this partition cannot be opened or was deleted
                     behind = _behind(store.log(topic, number), positions.get((topic, number), 0))
                     yield Sample(f.GROUP_LAG, (group, topic, str(number)), behind)
 
 
 def _behind(log: Log, position: int) -> int:
-    """How many offsets lie between a position and the log end; below the log start there is nothing to read."""
+    """Return the number of offsets from a position, or from the log start offset if it is higher, to the log end."""
     start = log.log_start_offset
     return max(log.log_end_offset - max(position, start), 0)
 

@@ -1,4 +1,4 @@
-"""The way to OpenTelemetry: observable instruments of a meter, whose callbacks a reader calls."""
+"""Exports to OpenTelemetry with observable instruments of a meter, whose callbacks a reader calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _instruments: weakref.WeakKeyDictionary[Any, Instruments] = weakref.WeakKeyDicti
 
 
 class Instruments:
-    """The instruments of one provider, for all that is exported to it.
+    """The instruments of one provider, for all sources that are exported to it.
 
-    Each has a callback of its own. The first of a round takes all samples, and the others get theirs of the same look.
-    OpenTelemetry has no histogram that is observed: of ours, the count, the sum and the buckets are counters.
+    Each instrument has its own callback. The first callback of a round takes all samples; the others use the same ones.
+    OpenTelemetry has no observable histogram, so the count, the sum and the buckets of a histogram are counters.
     """
 
     def __init__(self, library: Any, provider: Any) -> None:
@@ -54,7 +54,7 @@ class Instruments:
         create(name, callbacks=[callback], unit=unit, description=family.text)
 
     def _samples(self, name: str, family: Family) -> list[Labelled]:
-        """The samples of a family, of the look that no instrument of this name has had yet."""
+        """Return the samples of a family; take all samples again if the instrument `name` has had the last ones."""
         with self._lock:
             if name not in self._taken:
                 by_family: dict[Family, list[Labelled]] = {}

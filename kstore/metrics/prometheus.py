@@ -1,4 +1,4 @@
-"""The way to Prometheus: a collector in a registry of `prometheus_client`, asked at each scrape."""
+"""Exports to Prometheus with a collector in a registry of `prometheus_client`, which calls it at each scrape."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _collectors: weakref.WeakKeyDictionary[Any, Collector] = weakref.WeakKeyDictiona
 
 
 class Collector:
-    """Gives a registry the metrics of all that is exported to it."""
+    """Collects the metrics of all sources that are exported to one registry."""
 
     def __init__(self, library: Any) -> None:
         self.exported = Exported()
         self._library = library
 
     def describe(self) -> Iterator[Any]:
-        """The families without values, by which the registry knows the names."""
+        """Yield the families without values, from which the registry gets their names."""
         for family in FAMILIES:
             yield self._made(family)
 
     def collect(self) -> Iterator[Any]:
-        """The families of which there is a value now."""
+        """Yield the families that have values now."""
         made: dict[Family, Any] = {}
         for (family, _, value), labels in self.exported.samples():
             metric = made.get(family)

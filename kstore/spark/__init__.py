@@ -1,8 +1,7 @@
-"""Spark's DataFrames into logs exactly once, and logs into DataFrames.
+"""Write Spark's DataFrames to logs exactly once, and read logs as DataFrames.
 
-Imports neither Spark nor PyArrow before the first use; without them a `ConfigError` then says which extra is missing.
-Tasks stage private files (staging.py), and one commit on the driver makes them part of the logs (`kstore.adopt`). The
-room starts no jobs and shuffles no rows.
+Tasks stage private files, and one commit on the driver adds them to the logs. Spark and PyArrow are imported at their
+first use; if one is missing, a `ConfigError` names the extra to install.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`format("kstore")`: Spark's Python Data Source API over the functions that `ks.scan` and `ks.ingest` call too.
+"""`format("kstore")`: Spark's Python Data Source API, with the functions of `ks.scan` and `ks.ingest`.
 
 Spark pickles these objects, so they hold plain values only. The module can be imported without Spark. Invariant: Spark
-may call `abort` after a commit that took place, and while tasks write; so it deletes by job, and never files that a
-commit has decided on.
+may call `abort` after a successful commit and while tasks write, so `abort` deletes the files of a job except those
+that a commit has decided on.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class KStoreSource(DataSource):
-    """Logs in a directory as Spark sees them: the schema and the options of its Kafka source and sink."""
+    """The format: logs in a directory, with the schema and the options of Spark's Kafka source and sink."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "kstore"
 
     def schema(self) -> str:
-        """The columns of a read that selects none."""
+        """Return the columns of a read without a schema of its own."""
         return ddl(ReadOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> Reader:
-        """A reader of the columns of `schema`, which may be the caller's own selection of them."""
+        """Return a reader of the columns of `schema`, which may be a selection by the caller."""
         options = ReadOptions.parse(self.options)
-        # Two classes, because Spark refuses a reader with `pushFilters` while its setting for that is off.
+        # Two classes, because Spark refuses a reader with `pushFilters` if its setting for push-down is off.
         return (PushdownReader if options.pushdown else Reader)(self._root(), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
-        """A writer that appends; `ConfigError` for `mode("overwrite")`."""
+        """Return a writer that appends; raise `ConfigError` for `mode("overwrite")`."""
         if overwrite:
             raise ConfigError('mode("overwrite") is not for logs: records are appended; write with mode("append")')
         return Writer(self._root(), WriteOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader that raises `ConfigError`: there are no streams."""
-        return NoStream()  # PySpark calls stop() on what an error here leaves unbound, and hides the error
+        """Return a reader that raises `ConfigError`: streams are not supported."""
+        return NoStream()  # after an error here, PySpark calls stop() on an unbound variable, which hides the error
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raise `ConfigError`: there are no streams."""
+        """Raise `ConfigError`: streams are not supported."""
         raise ConfigError('kstore writes no streams: write each batch with foreachBatch and df.write.format("kstore")')
 
     def _root(self) -> str:
@@ -81,7 +81,7 @@ class KStoreSource(DataSource):
 
 
 class NoStream(DataSourceStreamReader):
-    """Refuses the first question of a stream."""
+    """Raises `ConfigError` at the first call for a stream."""
 
     def initialOffset(self) -> NoReturn:
         """Raise `ConfigError`."""
@@ -94,7 +94,7 @@ class NoStream(DataSourceStreamReader):
 
 @dataclass
 class Part(InputPartition):
-    """The piece that one task reads."""
+    """The piece of a partition that one task reads."""
 
     piece: Piece
 
@@ -103,7 +103,7 @@ class Part(InputPartition):
 
 
 class Reader(DataSourceReader):
-    """Plans on the driver, and reads in the tasks."""
+    """Plans a scan on the driver, and reads pieces in the tasks."""
 
     def __init__(self, root: str, options: ReadOptions, schema: StructType) -> None:
         for field in schema.fields:
@@ -122,25 +122,25 @@ class Reader(DataSourceReader):
         self._scan = Scan(names, options.isolation, options.fail_on_data_loss, not_null)
 
     def partitions(self) -> list[InputPartition]:
-        """The pieces to read; of an empty list Spark makes one partition, None."""
+        """Return the pieces to read; for an empty list Spark makes one partition, None."""
         return [Part(piece) for piece in plan(self._root, self._options, filters=self._filters)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the record batches of one of them."""
+        """Yield the record batches of one piece."""
         return self._scan.batches(partition.piece) if isinstance(partition, Part) else iter(())
 
 
 class PushdownReader(Reader):
-    """A reader that skips records that a query's conditions exclude, where names and indexes show it."""
+    """A reader that skips records that a query's conditions exclude, if names or indexes show this."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Note the conditions that narrow the ranges; Spark evaluates every condition all the same."""
+        """Note the conditions that narrow the ranges, and return all: Spark must evaluate them on each row."""
         self._filters = narrowed(filters)
         return filters
 
 
 def narrowed(filters: Iterable[Any]) -> Filters:
-    """What Spark's filters select together; no latest timestamp: records need not be in the order of times."""
+    """Return what Spark's filters select together, without a latest timestamp: records may be out of order in time."""
     narrow = Filters()
     for condition in filters:
         kind = type(condition).__name__
@@ -182,13 +182,13 @@ def _greater(one: int | None, other: int) -> int:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The files that one task has staged."""
+    """The manifest rows of the files that one task has staged."""
 
     staged: tuple[Staged, ...]
 
 
 class Writer(DataSourceArrowWriter):
-    """Stages in the tasks, commits on the driver's host, in a process of Spark's own."""
+    """Stages in the tasks, and commits on the driver's host, in a process that Spark starts."""
 
     def __init__(self, root: str, options: WriteOptions, schema: StructType) -> None:
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
@@ -211,7 +211,7 @@ class Writer(DataSourceArrowWriter):
         return Written(tuple(self._stage.write(iterator)))
 
     def commit(self, messages: list[Any]) -> None:
-        """Commit the staged files, in the order of the DataFrame's partitions. After an error Spark calls `abort`."""
+        """Commit the staged files in the order of the DataFrame's partitions; after an error Spark calls `abort`."""
         manifest = [row for message in messages if message is not None for row in message.staged]
         options = self._options
         timeout = COMMIT_TIMEOUT if options.commit_timeout is None else options.commit_timeout

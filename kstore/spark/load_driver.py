@@ -1,6 +1,6 @@
-"""The driver's part: commits, and whole loads.
+"""The driver's part of a load: commits, and whole loads.
 
-Invariant: when the store's lock stays taken, the staged files stay, and the error says how to commit them.
+Invariant: if the store remains locked, the staged files are kept and the error says how to commit them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,28 @@ def commit(
     commit_timeout: float = COMMIT_TIMEOUT,
     staging_dir: str | os.PathLike[str] | None = None,
 ) -> Adopted:
-    """Make staged files part of the logs; exactly once for a `txn`, else for this manifest.
+    """Add staged files to the logs, atomically and exactly once.
 
-    `staging_dir` is the argument that `stage` got: staged files may lie there, or beside the root, and in no other
-    directory.
+    Args:
+        root: The log directory, or an open store.
+        manifest: The rows that tasks returned. Records get offsets in the order of the rows.
+        txn: An application's name and a version. The load is skipped unless its version is above the last committed
+            one; without `txn`, the same manifest is committed once.
+        commit_timeout: Seconds to wait while another process holds the store.
+        staging_dir: The argument of `stage`. Staged files must be there or in `<root>.kstore-staging`.
 
-    Waits up to `commit_timeout` seconds while another process holds the store, then raises `LogLockedError`. Its
-    `manifest` stays valid: commit it later, or have the process that holds the store call `Store.adopt`. Otherwise
-    raises what `Store.adopt` raises.
+    Returns:
+        The offsets of the new records.
+
+    Raises:
+        LogLockedError: If another process still holds the store. The error's `manifest` stays valid: commit it later,
+            or let that process call `Store.adopt`.
+        KStoreError: Any other error of `Store.adopt`.
+        ValueError: If the manifest does not fit the topics.
+
+    Example:
+        >>> manifest = df.mapInArrow(ks.stage("data", topic="events"), ks.MANIFEST).collect()
+        >>> ks.commit("data", manifest, txn=("daily-load", 1)).records
     """
     rows = [Staged.of(row) for row in manifest]
     check_transaction(txn)
@@ -76,14 +90,21 @@ def commit(
 def discard(
     root: Root, manifest: Manifest = (), *, job: str | None = None, staging_dir: str | os.PathLike[str] | None = None
 ) -> None:
-    """Delete staged files: the directories of `manifest`, or all of a `job`. Those of a load that is decided stay.
+    """Delete staged files: those of a manifest, of a job, or of both. Files of a decided load are kept.
 
-    `job` is a job's name, or its directory if that is not beside the root (`Stage.directory`). A manifest that names a
-    directory which is neither beside the root nor in `staging_dir` is a `ConfigError`.
+    Args:
+        root: The log directory, or an open store.
+        manifest: The rows whose directories are deleted.
+        job: The name of a job whose directories are deleted, or its directory if this is elsewhere (`Stage.directory`).
+        staging_dir: The argument of `stage`. Staged files must be there or in `<root>.kstore-staging`.
+
+    Raises:
+        ConfigError: If the manifest names another directory.
+        ValueError: If `job` is neither a name nor a directory of a job.
     """
     rows = [Staged.of(row) for row in manifest]
     loading = loads_of(root).loading if isinstance(root, Store) else contextlib.nullcontext()
-    with loading:  # a load may have begun
+    with loading:  # a load of this store may have started
         _discard(root, rows, job, staging_dir)
 
 
@@ -122,14 +143,39 @@ def ingest(
     staging_dir: str | os.PathLike[str] | None = None,
     commit_timeout: float = COMMIT_TIMEOUT,
 ) -> Adopted:
-    """Append a DataFrame, or an RDD of rows, to logs, exactly once with a `txn`; returns the new records' offsets.
+    """Append a DataFrame or an RDD of rows to logs, exactly once with a `txn`.
 
-    A DataFrame has the columns of Spark's Kafka sink (value, key, headers, topic, partition) and timestamp, and goes
-    through Arrow; the rows of an RDD are those of `Stage.__call__`. Each partition of a topic gets its records in the
-    order of the DataFrame's partitions, and of the rows in them. With a `txn` that was committed nothing is computed.
+    Each partition of a topic gets its records in the order of the DataFrame's partitions, and of the rows in them.
+    Errors of the schema or the topic are raised before any task runs. If `txn` was committed before, nothing is
+    computed.
 
-    Raises what `stage` and `commit` raise; an error of the schema or the topic is raised before any task runs. When the
-    store stays locked, `LogLockedError` has the `manifest`, and the staged files are kept.
+    Args:
+        data: A DataFrame with the columns of Spark's Kafka sink (value, key, headers, topic, partition) and timestamp,
+            which is passed as Arrow batches; or an RDD with rows as for `Stage.__call__`.
+        root: The log directory, or an open store.
+        topic: The topic of all rows; if None, the rows have a column `topic`.
+        partitions: The number of partitions of a topic that the load creates; an existing topic must have this number.
+        txn: An application's name and a version. The load is skipped unless its version is above the last committed
+            one.
+        compression: The codec of the batches; as the topic's settings say if None.
+        batch_bytes: The size of a batch before compression.
+        config: Kafka's settings for topics that the load creates.
+        staging_dir: The directory in which tasks stage; `<root>.kstore-staging` if None.
+        commit_timeout: Seconds to wait while another process holds the store.
+
+    Returns:
+        The offsets of the new records.
+
+    Raises:
+        LogLockedError: If another process still holds the store. The staged files are kept, and the error has their
+            `manifest` for a later `commit`. After other errors the staged files are deleted.
+        ConfigError: If arguments or columns do not fit, or Spark's local workers cannot import kstore.
+        KStoreError: Any other error of `stage` and `commit`.
+
+    Example:
+        >>> report = ks.ingest(df, "data", topic="events", partitions=16, txn=("daily-load", 20261121))
+        >>> report.offsets["events", 3]
+        (0, 1000)
     """
     application, version = check_transaction(txn)
     made = stage(
@@ -162,12 +208,12 @@ def ingest(
     except BaseException:
         _clear(root, made.directory)
         raise
-    _clear(root, made.directory)  # the attempts whose output Spark did not use
+    _clear(root, made.directory)  # of attempts whose output Spark did not use
     return done
 
 
 def _clear(root: Root, directory: str) -> None:
-    """Delete a job's staged files. An error is only logged: whether the load took place does not depend on it."""
+    """Delete a job's staged files; only log an error, since the load is done or has failed already."""
     try:
         discard(root, job=directory)
     except KStoreError as error:
@@ -175,7 +221,7 @@ def _clear(root: Root, directory: str) -> None:
 
 
 def _is_done(root: Root, application: str, version: int) -> bool:
-    """Whether a transaction has been committed, as far as the files show without the store's lock."""
+    """Return whether a transaction was committed, as far as files show without the store's lock."""
     if isinstance(root, Store):
         return loads_of(root).has(application, version)
     path = arguments.real_path("root", root)
@@ -183,9 +229,22 @@ def _is_done(root: Root, application: str, version: int) -> bool:
 
 
 def partition_of(key: Any, partitions: int) -> Any:
-    """Make the column of the partitions to which Kafka's default partitioner sends `key`, by an Arrow UDF.
+    """Return a column with the partition to which Kafka's default partitioner sends each key.
 
-    `key` is a column of strings or bytes, or its name; a null key has a null partition.
+    The column is computed by an Arrow UDF; by a pandas UDF in Spark 4.0.
+
+    Args:
+        key: A column of strings or bytes, or its name.
+        partitions: The number of partitions of the topic.
+
+    Returns:
+        A column of integers; null for a null key.
+
+    Raises:
+        ConfigError: If PySpark or PyArrow is missing.
+
+    Example:
+        >>> df.withColumn("partition", ks.partition_of("key", 16))
     """
     arguments.integer("partitions", partitions, 1, INT_MAX)
     functions = optional.pyspark("partition_of", "pyspark.sql.functions")
@@ -207,7 +266,7 @@ def partition_of(key: Any, partitions: int) -> Any:
 
 
 def _partitions(pa: Any, keys: Any, partitions: int) -> Any:
-    """The partitions of an Arrow array of keys."""
+    """Return the partitions of an Arrow array of keys."""
     if pa.types.is_null(keys.type):
         return pa.nulls(len(keys), pa.int32())
     numbers = np.frombuffer(partitions_of(keys, partitions), np.int32)

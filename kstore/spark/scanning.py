@@ -1,8 +1,7 @@
-"""Logs into DataFrames: the driver decides what to read, and each task reads its range into Arrow batches.
+"""Reads logs as DataFrames: the driver plans ranges of offsets, and each task reads its range as Arrow batches.
 
-`plan` turns options into ranges of offsets, which do not change afterwards. Directories are only read, so that those of
-a running broker can be scanned. Invariant: a range that can no longer be read as planned is an error, never a shorter
-result, unless `failOnDataLoss` is false.
+Directories are only read, so that those of a running broker can be scanned. Invariant: a range that can no longer be
+read as planned is an error, never a shorter result, unless `failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kstore")
 
-# One record batch for the JVM: so large that the fixed cost of a batch is small.
+# Limits of a record batch for the JVM, large enough that the fixed cost of a batch does not matter.
 CHUNK_RECORDS, CHUNK_BYTES = 32_768, 4 << 20
 MOST_MS = (2**63 - 1) // 1000  # the greatest time that fits Spark's microseconds
 
-# The log's names of its columns; topic and partition are not among them, they are the same in every row.
+# The names of the columns in a log. It has no columns for topic and partition, which are the same in every row.
 _IN_LOG = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp"}
 _IN_LOG |= {"timestampType": "timestamp_type", "headers": "headers"}
 
@@ -52,14 +51,14 @@ Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class Piece(NamedTuple):
-    """The offsets `[start, end)` of the partition in a directory that one task reads. Plain values; may be pickled."""
+    """The offsets `[start, end)` of one partition that one task reads. Plain values; can be pickled."""
 
     path: str
     topic: str
     partition: int
     start: int
     end: int
-    topic_id: str | None = None  # of the topic when it was planned, if its directory has one
+    topic_id: str | None = None  # at the time of planning; None if the directory has none
 
     @property
     def name(self) -> str:
@@ -68,7 +67,7 @@ class Piece(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """What a query's conditions select: topics, partitions, offsets, a least timestamp."""
+    """The topics, partitions, offsets and least timestamp that a query's conditions select."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -86,12 +85,12 @@ class LogMarks:
         self.end = max(log.last_stable_offset if isolation == "read_committed" else log.log_end_offset, self.start)
 
     def at_time(self, timestamp: int) -> int | None:
-        """The lowest offset whose timestamp is at or after `timestamp`, through the time index."""
+        """Return the lowest offset whose timestamp is at or after `timestamp`, from the time index."""
         first = self._log.offset_for_timestamp(timestamp)
         return None if first is None else first.offset
 
     def border(self, offset: int) -> int:
-        """The base offset of the batch that holds `offset`, through the offset index; `offset` where none does."""
+        """Return the base offset of the batch that contains `offset`, from the offset index; `offset` if none does."""
         if not self.start <= offset < self.end:
             return offset
         table = self._log.batch_table(offset, end_offset=offset + 1)
@@ -100,7 +99,7 @@ class LogMarks:
 
 
 def directories(root: Roots) -> tuple[str, ...]:
-    """The log directories that `root` names: a path, a `file:` URI, or several; `ConfigError` for anything else."""
+    """Return the log directories of `root`: a path, a `file:` URI, or several; raise `ConfigError` for others."""
     paths = []
     for path_like in [root] if isinstance(root, str | os.PathLike) else list(root):
         path = arguments.path("a log directory's path", path_like)
@@ -118,9 +117,9 @@ def directories(root: Roots) -> tuple[str, ...]:
 def plan(
     root: Roots, options: ReadOptions, *, min_partitions: int | None = None, filters: Filters | None = None
 ) -> list[Piece]:
-    """The pieces that tasks read, in the order of topic, partition and offset; see `ReadOptions.plan`.
+    """Return the pieces that tasks read, in the order of topic, partition and offset; see `ReadOptions.plan`.
 
-    Raises what that raises, `StorageError` for a directory that does not exist, and `CorruptRecordError`.
+    Raises the errors of `ReadOptions.plan`, `StorageError` if a directory does not exist, and `CorruptRecordError`.
     """
     entries_of: dict[str, dict[int, Entry]] = {}
     for entry in look(directories(root)).entries:
@@ -133,7 +132,7 @@ def plan(
     def marks(topic: str, number: int) -> LogMarks:
         if (topic, number) not in opened:
             path = entries_of[topic][number].path
-            # The id is read before the log is opened: a topic that is created again meanwhile is then noticed.
+            # The id is read before the log is opened, so that a topic that is created again in between is noticed.
             ids[topic, number] = _topic_id(path)
             logs.append(Log.open(path, "r"))
             opened[topic, number] = LogMarks(logs[-1], options.isolation)
@@ -150,7 +149,7 @@ def plan(
 
 
 def _topic_id(path: str) -> str | None:
-    """The id of the topic whose partition is in a directory; None where it cannot be read."""
+    """Return the id of the topic whose partition is in a directory; None if it cannot be read."""
     try:
         metadata = checkpoint.read_partition_metadata(path)
     except StorageError:  # opening the log raises it
@@ -159,7 +158,7 @@ def _topic_id(path: str) -> str | None:
 
 
 def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Range]:
-    """Yield the parts of the ranges that a query's conditions select, or a little more: Spark tests every row again."""
+    """Yield the parts of the ranges that a query's conditions select, or slightly more: Spark tests each row again."""
     for part in ranges:
         if filters.topics is not None and part.topic not in filters.topics:
             continue
@@ -179,7 +178,7 @@ def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Ran
 
 @dataclass(frozen=True)
 class Scan:
-    """How tasks read their pieces. Plain values; may be pickled. Thread-safe."""
+    """How tasks read their pieces. Plain values; can be pickled. Thread-safe."""
 
     columns: tuple[str, ...]
     isolation: Isolation = "read_uncommitted"
@@ -187,12 +186,12 @@ class Scan:
     not_null: frozenset[str] = frozenset()  # columns that the caller's own schema declares not null
 
     def batches(self, piece: Piece) -> Iterator[Any]:
-        """Read a piece into record batches of Spark's types, in the order of offsets, one in memory at a time.
+        """Read a piece as record batches of Spark's types, in the order of offsets, one in memory at a time.
 
-        Raises `OffsetOutOfRangeError` where records were deleted since the planning, and `UnknownTopicOrPartitionError`
-        where the partition was deleted, or now belongs to another topic of the same name. Without `fail_on_data_loss`
-        both are warnings, and the rest is read. Also raises `CorruptRecordError`, and `InvalidTimestampError` for a
-        time that Spark's type cannot hold.
+        Raises `OffsetOutOfRangeError` if records were deleted since the planning, and `UnknownTopicOrPartitionError` if
+        the partition was deleted or now belongs to another topic of the same name. Without `fail_on_data_loss` both are
+        warnings, and the remaining records are read. Also raises `CorruptRecordError`, and `InvalidTimestampError` for
+        a time that Spark's type cannot hold.
         """
         make = _Maker(optional.pyarrow("a scan", extra="spark"), self.columns, self.not_null, piece)
         offset = piece.start
@@ -208,7 +207,7 @@ class Scan:
             self._lost(UnknownTopicOrPartitionError, piece, offset, "its directory has gone")
 
     def _planned(self, log: Log, piece: Piece, wanted: Sequence[str]) -> Iterator[Columns]:
-        """Read the records that an open log still has, while it belongs to the topic of the planning."""
+        """Read the records that an open log still has, as long as it belongs to the planned topic."""
         offset = piece.start
         while offset < piece.end:
             if self._is_another(piece, offset):
@@ -221,7 +220,7 @@ class Scan:
                     return
             try:
                 for chunk in self._chunks(log, offset, piece.end, wanted):
-                    if self._is_another(piece, offset):  # checked after the read, which may be of the new topic
+                    if self._is_another(piece, offset):  # checked after the read, which may have read the new topic
                         return
                     offset = chunk.next_offset
                     yield chunk
@@ -235,7 +234,7 @@ class Scan:
                 return
 
     def _is_another(self, piece: Piece, offset: int) -> bool:
-        """Whether the topic was deleted and created again: the records of the new one must not be read."""
+        """Return whether the topic was deleted and created again: records of the new topic must not be returned."""
         topic_id = None if piece.topic_id is None else _topic_id(piece.path)
         is_another = topic_id not in (None, piece.topic_id)
         if is_another:
@@ -268,12 +267,12 @@ class _Maker:
         self._pa = pa
         self._piece = piece
         self._schema = arrow_schema(columns, not_null)
-        # Any column tells the number of rows; the offset is the cheapest.
+        # At least one column is needed for the number of rows; the offset is the cheapest.
         self.wanted = tuple(_IN_LOG[name] for name in columns if name in _IN_LOG) or ("offset",)
         self._same = {"topic": pa.array([], pa.string()), "partition": pa.array([], pa.int32())}
 
     def batch(self, chunk: Columns) -> Any:
-        """The record batch of a chunk."""
+        """Return the record batch of a chunk."""
         columns = self._pa.record_batch(chunk)
         arrays = [self._column(name, chunk, columns) for name in self._schema.names]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -290,7 +289,7 @@ class _Maker:
         return columns.column(name)
 
     def _repeated(self, name: str, count: int) -> Any:
-        """A column of one value: built for the longest batch so far, and sliced for the others."""
+        """Return a column with one value: built for the longest batch so far, and sliced for shorter ones."""
         if len(self._same[name]) < count:
             value = self._piece.topic if name == "topic" else self._piece.partition
             scalar = self._pa.scalar(value, self._same[name].type)
@@ -298,7 +297,7 @@ class _Maker:
         return self._same[name].slice(0, count)
 
     def _timestamps(self, chunk: Columns) -> Any:
-        """Milliseconds as Spark's microseconds; a record without a timestamp shows -1 ms, as in Spark's own source."""
+        """Return the timestamps in microseconds; a record without one has -1 ms, as in Spark's Kafka source."""
         pa, timestamps = self._pa, chunk.timestamps
         if timestamps.max() > MOST_MS or timestamps.min() < -MOST_MS:
             row = int(np.argmax((timestamps > MOST_MS) | (timestamps < -MOST_MS)))
@@ -309,7 +308,7 @@ class _Maker:
         return pa.array(timestamps * 1000).view(self._schema.field("timestamp").type)
 
     def _headers(self, chunk: Columns, column: Any) -> Any:
-        """Lists of headers, null for a record without any."""
+        """Return the lists of headers; null for a record without headers."""
         pa, inner = self._pa, column.values
         kind = self._schema.field("headers").type
         arrays = [inner.field(0).cast(pa.string()), inner.field(1)]
@@ -321,7 +320,7 @@ class _Maker:
 
 
 def arrow_schema(columns: Iterable[str], not_null: Iterable[str] = ()) -> Any:
-    """The Arrow schema of a scan's record batches: exactly the one that Spark expects of these columns."""
+    """Return the Arrow schema of a scan's record batches: exactly the one that Spark expects for these columns."""
     pa = optional.pyarrow("a scan", extra="spark")
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     types = {
@@ -337,7 +336,7 @@ def arrow_schema(columns: Iterable[str], not_null: Iterable[str] = ()) -> Any:
 
 
 def ddl(columns: Iterable[str]) -> str:
-    """The columns as a schema that Spark parses."""
+    """Return the columns as a schema that Spark can parse."""
     return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in columns)
 
 
@@ -362,15 +361,48 @@ def scan(
     max_records_per_partition: int | None = None,
     isolation: Isolation = "read_uncommitted",
 ) -> DataFrame:
-    """Make a DataFrame of the records in the log directory `root`, or in several: one row each, in Arrow batches.
+    """Return a DataFrame with one row for each record, read as Arrow batches.
 
-    The arguments are the options of `spark.read.format("kstore")` with underscores (docs/spark.md), with mappings in
-    place of JSON. `columns` says which columns to build, and in which order: Spark leaves none out for a Python source.
-    The offsets to read are decided now: later records are not in the DataFrame, however often it is computed. Without
-    `min_partitions` large partitions are cut until every core has a range to read. Rows of a partition come in the
-    order of their offsets, within and across tasks, until they are shuffled.
+    The offsets to read are decided now: later records are not in the DataFrame, however often it is computed. Rows of
+    a partition are in the order of their offsets, within and across tasks, until they are shuffled. The keyword
+    arguments are the options of `spark.read.format("kstore")` (docs/spark.md) with underscores, and with mappings
+    instead of JSON.
 
-    Raises `ConfigError` for an argument, `UnknownTopicOrPartitionError`, `OffsetOutOfRangeError`, `StorageError`.
+    Args:
+        spark: The session.
+        root: The log directory, or several: paths, or `file:` URIs.
+        subscribe: Topics, also as one text with commas. Exactly one of the three choices of topics is needed.
+        subscribe_pattern: A regular expression that must match a topic's whole name.
+        assign: The partitions of each topic.
+        columns: The columns to build, in this order; all but the headers if None. Name those that you need: Spark does
+            not prune the columns of a Python source.
+        starting_offsets: "earliest" (the default), or an offset for every partition that is read; -2 is the earliest.
+        ending_offsets: "latest" (the default), or an offset for every partition that is read; -1 is the latest. The
+            record at the end is not read.
+        starting_timestamp: The time for all partitions, in milliseconds; overrides the other two starts.
+        ending_timestamp: The time for all partitions, in milliseconds; overrides the other two ends.
+        starting_offsets_by_timestamp: A time for every partition that is read; overrides `starting_offsets`.
+        ending_offsets_by_timestamp: A time for every partition that is read; overrides `ending_offsets`.
+        starting_offsets_by_timestamp_strategy: What to do if no record is at or after the starting time: "error" (the
+            default), or "latest", which starts at the end.
+        include_headers: Whether to add the column `headers`.
+        fail_on_data_loss: False skips deleted records, and partitions that do not exist, with a warning of the logger
+            `kstore`.
+        min_partitions: Large partitions are cut until there are this many ranges; one for each core if None.
+        max_records_per_partition: The most offsets that one task reads.
+        isolation: "read_uncommitted" or "read_committed".
+
+    Returns:
+        The DataFrame.
+
+    Raises:
+        ConfigError: If an argument is invalid, or Spark's local workers cannot import kstore.
+        UnknownTopicOrPartitionError: If a topic or partition does not exist.
+        OffsetOutOfRangeError: If an offset is not in the log.
+        StorageError: If a directory cannot be read.
+
+    Example:
+        >>> frame = ks.scan(spark, "data", subscribe="events", columns=("key", "value"))
     """
     arguments: dict[str, object] = {
         "subscribe": subscribe if subscribe is None or isinstance(subscribe, str) else ",".join(subscribe),
@@ -404,7 +436,7 @@ def scan(
 
 @dataclass(frozen=True)
 class _Reading:
-    """The function for `mapInArrow`: from the numbers of pieces to their record batches."""
+    """The function for `mapInArrow`: reads the pieces with the given numbers."""
 
     how: Scan
     pieces: tuple[Piece, ...]
@@ -416,7 +448,7 @@ class _Reading:
 
 
 def _cores(spark: SparkSession) -> int | None:
-    """How many tasks run at once; None where the session does not say."""
+    """Return how many tasks run at the same time; None if the session does not say."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context, and raises an error of its own

@@ -1,7 +1,7 @@
-"""The options of scans and writes in Spark's spelling, and from them the ranges of offsets that tasks read.
+"""Parses the options of scans and writes in Spark's spelling, and plans the ranges of offsets that tasks read.
 
-Options, defaults and precedence are those of Spark's own Kafka source (SPARK 4), and a few of ours. Invariant: errors
-are raised here, on the driver, with the option's name and value.
+Options, defaults and precedence are those of Spark's Kafka source (SPARK 4), with a few additions. Invariant: a bad
+option raises here, on the driver, with its name and value.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ IGNORED = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-# Spark adds these to the options of a table in SQL. It passes the table's own options with a prefix, in some calls also
-# without it.
+# Spark adds these to the options of a table in SQL. It passes the table's own options with a prefix, and in some calls
+# also without it.
 OF_TABLES = ("location", "provider", "owner", "comment", "external", "is_managed_location", "collation")
 TABLE_PREFIX = "option."
 OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -85,7 +85,7 @@ Partition = tuple[str, int]
 
 
 class Marks(Protocol):
-    """The offsets of one partition, for planning; they are read once and do not change."""
+    """The offsets of one partition at the time of planning; they do not change."""
 
     @property
     def start(self) -> int:
@@ -96,10 +96,10 @@ class Marks(Protocol):
         """One past the last record that the isolation level shows."""
 
     def at_time(self, timestamp: int) -> int | None:
-        """The lowest offset whose timestamp is at or after `timestamp`."""
+        """Return the lowest offset whose timestamp is at or after `timestamp`."""
 
     def border(self, offset: int) -> int:
-        """The base offset of the batch that holds `offset`, or `offset` where that is not known."""
+        """Return the base offset of the batch that contains `offset`, or `offset` if it is not known."""
 
 
 class Range(NamedTuple):
@@ -113,7 +113,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Bound:
-    """Where partitions start or end: a mark, an offset or a time, one for each partition or one for all."""
+    """The start or end of a scan: earliest or latest, offsets or times, for each partition or for all."""
 
     option: str
     text: str
@@ -122,11 +122,11 @@ class Bound:
     is_time: bool = False
 
     def of(self, partition: Partition) -> int:
-        """An offset, `EARLIEST`, `LATEST` or a timestamp."""
+        """Return the bound of a partition: an offset, `EARLIEST`, `LATEST` or a timestamp."""
         return self.by_partition[partition] if self.everywhere is None else self.everywhere
 
     def check_names(self, chosen: Iterable[Partition]) -> None:
-        """Refuse offsets by partition that do not name exactly the partitions that are read."""
+        """Raise `ConfigError` if bounds by partition do not name exactly the partitions that are read."""
         if self.everywhere is not None:
             return
         wanted = set(chosen)
@@ -139,7 +139,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A scan's options, parsed. Immutable; may be pickled."""
+    """The parsed options of a scan. Immutable; can be pickled."""
 
     strategy: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -157,9 +157,9 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Parse options as Spark passes them: text, under names whose case does not matter.
+        """Parse options as Spark passes them: text, by names in any case.
 
-        Raises `ConfigError` for an unknown name without the prefix `kafka.`, and for a value that is not allowed.
+        Raises `ConfigError` for an unknown name without the prefix `kafka.`, and for an invalid value.
         """
         reader = _OptionReader(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
         strategy, chosen = reader.strategy()
@@ -180,10 +180,10 @@ class ReadOptions:
         )
 
     def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:
-        """The partitions to read, out of those in `present`, by topic and number.
+        """Return the partitions to read, out of those in `present`, by topic and number.
 
-        `UnknownTopicOrPartitionError` for one that is missing, or a warning where `failOnDataLoss` is false. A pattern
-        does not match the coordinators' own topics, as with Kafka's consumers.
+        Raises `UnknownTopicOrPartitionError` if one is missing; logs a warning if `failOnDataLoss` is false. A pattern
+        does not match internal topics, as in Kafka's consumers.
         """
         if self.strategy == "subscribePattern":
             matches = re.compile(self.pattern).fullmatch
@@ -205,13 +205,13 @@ class ReadOptions:
     def plan(
         self, chosen: Sequence[Partition], marks: Callable[[str, int], Marks], *, min_partitions: int | None = None
     ) -> list[Range]:
-        """The ranges that tasks read, in the order of topic, partition and offset; empty ones are left out.
+        """Return the ranges that tasks read, in the order of topic, partition and offset, without empty ones.
 
-        `earliest`, `latest` and times become offsets here, so that a task that is tried again reads the same. Where
-        there are fewer ranges than `minPartitions` (the option, else the argument), larger ranges are cut, at a batch's
-        border where one is near; none is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps: a range's
-        length is not its number of records. Raises `OffsetOutOfRangeError` for offsets that are no longer, or not yet,
-        in a log, unless `failOnDataLoss` is false.
+        `earliest`, `latest` and times become offsets here, so that a retried task reads the same records. If there are
+        fewer ranges than `minPartitions` (the option, else the argument), larger ranges are cut, between two batches if
+        such an offset is near; none is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps, so a
+        range's length is not its number of records. Raises `OffsetOutOfRangeError` for offsets that are not in the log,
+        unless `failOnDataLoss` is false.
         """
         self.starting.check_names(chosen)
         self.ending.check_names(chosen)
@@ -229,7 +229,7 @@ class ReadOptions:
         return list(split(whole, wanted, self.max_records))
 
     def _offset(self, bound: Bound, topic: str, number: int, mark: Marks) -> int:
-        """The offset of a partition that a bound means."""
+        """Return the offset that a bound means in a partition."""
         value = bound.of((topic, number))
         if bound.is_time:
             first = mark.at_time(value)
@@ -255,7 +255,7 @@ class ReadOptions:
 def split(
     ranges: Sequence[tuple[Range, Callable[[int], int]]], min_partitions: int | None, max_records: int | None
 ) -> Iterator[Range]:
-    """Cut ranges: each gets its share of `min_partitions` by its length; no piece is longer than `max_records`."""
+    """Cut ranges into pieces: `min_partitions` in proportion to their lengths, none longer than `max_records`."""
     total = sum(part.end - part.start for part, _ in ranges)
     counts = [1] * len(ranges)
     if min_partitions is not None and min_partitions > len(ranges):
@@ -266,9 +266,9 @@ def split(
 
 
 def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
-    """How many pieces each range gets: in proportion, at least one; `wanted` in all, if there are so many offsets."""
+    """Return the number of pieces of each range: at least one, in proportion; the sum is `wanted` or all offsets."""
     counts = [min(max(size * wanted // total, 1), size) for size in sizes]
-    # Rounding leaves some pieces over: they go to the ranges with the longest pieces.
+    # Rounding down leaves some pieces: the ranges with the longest pieces get them.
     for _ in range(min(wanted, total) - sum(counts)):
         most = max(range(len(sizes)), key=lambda i: (sizes[i] / counts[i], -i))
         counts[most] += 1
@@ -278,7 +278,7 @@ def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
 def _pieces(
     start: int, end: int, count: int, most: int | None, border: Callable[[int], int]
 ) -> Iterator[tuple[int, int]]:
-    """Cut `[start, end)` into at least `count` pieces, none of which is longer than `most`; the last has the rest."""
+    """Cut `[start, end)` into at least `count` pieces, none longer than `most`; the last one gets the remainder."""
     while True:
         step = (end - start) // max(count, 1)
         step = max(step if most is None else min(step, most), 1)
@@ -288,13 +288,13 @@ def _pieces(
         cut = start + step
         near = border(cut)
         if near - start > step // 2:
-            cut = near  # then no batch is decoded by two tasks
+            cut = near  # so that no batch is decoded by two tasks
         yield start, cut
         start, count = cut, count - 1
 
 
 def plain(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without the prefix that a table in SQL puts before their names."""
+    """Return the options without the prefix that Spark adds to the options of a table in SQL."""
     bare = {name: value for name, value in options.items() if not name.lower().startswith(TABLE_PREFIX)}
     bare_names = {name.lower() for name in bare}
     for name, value in options.items():
@@ -306,7 +306,7 @@ def plain(options: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write, parsed. Immutable; may be pickled."""
+    """The parsed options of a write. Immutable; can be pickled."""
 
     topic: str | None = None
     partitions: int | None = None
@@ -319,9 +319,9 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """Parse options as Spark passes them; `ConfigError` as with `ReadOptions.parse`.
+        """Parse options as Spark passes them; raise `ConfigError` as `ReadOptions.parse` does.
 
-        A partitioner other than Kafka's default one is refused: use a column `partition` instead.
+        A partitioner other than Kafka's default one is refused; a column `partition` can replace it.
         """
         reader = _OptionReader(options, "write", WRITE_OPTIONS, READ_OPTIONS)
         app, version = reader.text("txnAppId"), reader.number("txnVersion", 0, LONG_MAX)
@@ -346,7 +346,7 @@ class WriteOptions:
 
 
 class _OptionReader:
-    """Options by name, in any case of letters. Refuses an unknown name; ignores those of the `other` direction."""
+    """Options by name in any case; raises `ConfigError` for unknown names, ignores those of the other direction."""
 
     def __init__(self, options: Mapping[str, str], direction: str, own: Sequence[str], other: Sequence[str]) -> None:
         self._values: dict[str, str] = {}
@@ -371,7 +371,7 @@ class _OptionReader:
         return {name.removeprefix(CONFIG_PREFIX): self._values[name] for name in named} or None
 
     def seconds(self, name: str) -> float | None:
-        """A number of seconds, with or without an s after it."""
+        """Return a number of seconds; the text may end with an "s"."""
         text = self.text(name)
         if text is None:
             return None
@@ -407,7 +407,7 @@ class _OptionReader:
         return name, {"assigned": _assigned(value)}
 
     def bound(self, side: Literal["starting", "ending"]) -> Bound:
-        """The first of Timestamp, OffsetsByTimestamp and Offsets that is set; the others are not even parsed."""
+        """Return the first of Timestamp, OffsetsByTimestamp and Offsets that is set; the others are not parsed."""
         marks = (("earliest", EARLIEST), ("latest", LATEST))
         (default, mark), (wrong, wrong_mark) = marks if side == "starting" else reversed(marks)
         option = f"{side}Timestamp"
@@ -516,7 +516,7 @@ def _whole(option: str, text: str, low: int, high: int) -> int:
 
 
 def _alike(option: str, name: str) -> bool:
-    """Whether a name may be a misspelt option: an s more or less, or another separator."""
+    """Return whether a name may be a misspelt option: an extra or missing "s", or other separators."""
     plain = re.sub(r"[^a-z]", "", name)
     return option == plain or option.rstrip("s") == plain.rstrip("s") or (len(plain) > 5 and option.startswith(plain))
 

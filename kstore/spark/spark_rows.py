@@ -1,7 +1,7 @@
-"""The columns of a load, their types, and rows that are not record batches yet.
+"""The columns of a load and their types, and the conversion of Python rows and pandas frames.
 
-Names, types and error texts are those of Spark's Kafka sink. Invariant: input with two possible meanings (a name twice,
-a timestamp that would read as none) is refused.
+Names, types and error texts are those of Spark's Kafka sink. Invariant: ambiguous input (a name twice, a timestamp that
+would read as none) is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kstore.base import arguments, optional
 from kstore.errors import ConfigError, InvalidColumnError, InvalidTimestampError
 from kstore.spark.spark_options import COLUMN_TYPES
 
-BLOCK_ROWS = 10_000  # rows that are Python objects become columns so many at a time
+BLOCK_ROWS = 10_000  # this many rows of Python objects at a time are converted to columns
 BLOCK_BYTES = 16 << 20
 
 _BYTES = ("string", "binary")
@@ -33,10 +33,10 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def check(types: Types, *, wants_topic: bool) -> None:
-    """Refuse columns that do not fit: names, with Spark's simple type names (None for one that is not known yet).
+    """Raise `ConfigError` for a missing column, a wrong type, or two columns with the same known name.
 
-    Raises `ConfigError`, also for two columns of one known name. Columns of other names are ignored, as Spark's sink
-    ignores them.
+    `types` are names with Spark's simple type names (None for a type that is not known yet). Columns with other names
+    are ignored, as in Spark's sink.
     """
     pairs = list(types.items() if isinstance(types, Mapping) else types)
     check_once(name for name, _ in pairs)
@@ -54,14 +54,14 @@ def check(types: Types, *, wants_topic: bool) -> None:
 
 
 def check_once(names: Iterable[Any]) -> None:
-    """Refuse two columns of one known name."""
+    """Raise `ConfigError` for two columns with the same known name."""
     for name, count in Counter(names).items():
         if count > 1 and name in TYPES:
             raise ConfigError(f"there are {count} columns of the name {name!r}, and each may be there once")
 
 
 def no_value() -> ConfigError:
-    """The refusal of rows without a column `value`."""
+    """Make the error for rows without a column `value`."""
     return ConfigError("Required attribute 'value' not found.")
 
 
@@ -71,7 +71,7 @@ def _wrong_type(name: str, kind: str) -> ConfigError:
 
 
 def simple_name(pa: Any, kind: Any) -> str:
-    """Spark's name for an Arrow type, else Arrow's own."""
+    """Return Spark's name of an Arrow type; Arrow's name if Spark has none here."""
     types = pa.types
     if types.is_null(kind):
         return "void"
@@ -90,7 +90,7 @@ def simple_name(pa: Any, kind: Any) -> str:
 
 
 def check_stamps(pa: Any, stamps: Any, first: int) -> None:
-    """Refuse a time before 1970 in an Arrow column of timestamps; errors call its row 0 row `first`.
+    """Raise `InvalidTimestampError` for a time before 1970 in an Arrow column, whose row 0 is row `first` in errors.
 
     Kafka has no such times: the last millisecond before 1970 is -1, which means "no timestamp".
     """
@@ -112,10 +112,10 @@ def _too_early(row: int, shown: str) -> InvalidTimestampError:
 
 
 def from_pandas(pa: Any, frame: Any) -> Any:
-    """Make a record batch of a frame of pandas.
+    """Convert a pandas frame to a record batch.
 
-    pandas stores whole numbers as floats where some are missing: a column `partition` of floats, or of integers of
-    another width, is allowed. Datetimes without a zone are refused: their zone would be a guess.
+    A column `partition` may have floats, as in pandas if numbers are missing, or integers of another width. Datetimes
+    without a zone are refused: their zone would be a guess.
     """
     check_once(frame.columns)
     batch = pa.RecordBatch.from_pandas(frame, preserve_index=False)
@@ -131,7 +131,7 @@ def from_pandas(pa: Any, frame: Any) -> Any:
 
 @dataclass(slots=True)
 class Row:
-    """One row: a record, and where it goes."""
+    """One row: a record, with its topic and partition if given."""
 
     value: Any
     key: Any = None
@@ -142,7 +142,7 @@ class Row:
 
 
 def blocks(items: Iterable[Any]) -> Iterator[list[Row]]:
-    """Yield rows in blocks of at most `BLOCK_ROWS`, and of about `BLOCK_BYTES`."""
+    """Yield rows in blocks of at most `BLOCK_ROWS` and about `BLOCK_BYTES`."""
     block: list[Row] = []
     size = 0
     for number, item in enumerate(items):
@@ -157,12 +157,12 @@ def blocks(items: Iterable[Any]) -> Iterator[list[Row]]:
 
 
 def _row(item: Any, number: int) -> Row:
-    """Make one row; a `TypeError` says what a row may be."""
+    """Make one row; raise `TypeError` if `item` cannot be a row."""
     if isinstance(item, bytes | bytearray | memoryview) or item is None:
         return Row(item)
     if not isinstance(item, tuple):
         raise TypeError(f"a row is bytes, a tuple, or a Row of Spark's, not {type(item).__name__}")
-    if named := getattr(item, "__fields__", None):  # a Row of Spark's
+    if named := getattr(item, "__fields__", None):  # one of Spark's Rows
         fields = dict(zip(named, item, strict=True))
         if len(fields) < len(named):
             check_once(named)
@@ -194,7 +194,7 @@ def _data(name: str, value: Any) -> Any:
 
 
 def _stamp(timestamp: Any, number: int) -> int | None:
-    """Milliseconds, -1 for none; a datetime without a zone comes from Spark, and is in this machine's zone."""
+    """Return milliseconds, -1 for none; a datetime without a zone comes from Spark, and is in this machine's zone."""
     if isinstance(timestamp, datetime.datetime):
         milliseconds = (timestamp.astimezone(datetime.UTC) - _EPOCH) // _MILLISECOND
         if milliseconds < 0:

@@ -1,8 +1,8 @@
-"""What runs in Spark's tasks: rows in, private segment files out, a manifest row for each partition that got rows.
+"""Stages rows in Spark's tasks: writes private segment files, and returns a manifest row for each filled partition.
 
 A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks. Invariant: a task attempt writes
-into its own directory alone. Memory: a record batch of Spark's (64 MiB by default) and copies of `SLICE_BYTES` of it,
-or a block of rows, beside what task_attempt.py holds; it does not grow with the rows.
+only into its own directory. Memory: one of Spark's record batches (64 MiB by default) with copies of `SLICE_BYTES` of
+it, or a block of rows, plus that of task_attempt.py; it does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ MANIFEST = (
 """The schema of a manifest, for `df.mapInArrow(stage, MANIFEST)`."""
 
 STALE_SECONDS = 7 * 24 * 3600
-"""Staged files that were not changed for a week are deleted if no load names them: no job pauses that long."""
+"""Staged files that were not changed for a week are deleted if no load needs them: no job pauses that long."""
 
-SLICE_BYTES = 8 << 20  # of a record batch at a time
+SLICE_BYTES = 8 << 20  # a record batch is staged in slices of this size
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What all tasks of a load are given. Plain values only."""
+    """The arguments that all tasks of a load get. Plain values only."""
 
     root: str
     job: str
@@ -62,9 +62,10 @@ class _Plan:
 
 
 class Stage:
-    """A picklable callable that stages the rows of one task. Make it with `stage`.
+    """A picklable callable that stages the rows of one task, for `df.mapInArrow` and the like; `stage` makes it.
 
-    `job` names the load: every attempt of every task stages in the job's own `directory`. Thread-safe.
+    `job` identifies the load: every attempt of every task stages in a directory below the job's `directory`.
+    Thread-safe.
     """
 
     def __init__(self, plan: _Plan) -> None:
@@ -77,7 +78,7 @@ class Stage:
 
     @property
     def directory(self) -> str:
-        """The directory in which all of its tasks stage."""
+        """The directory in which all tasks of the load stage."""
         return self._plan.directory
 
     @property
@@ -86,10 +87,10 @@ class Stage:
         return self._plan.root
 
     def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Stage the rows of one task; yields its manifest rows in the same kind: record batches, frames, or `Staged`.
+        """Stage the rows of one task; yield its manifest rows in the same form: record batches, frames, or `Staged`.
 
         `items` are Arrow record batches (mapInArrow), pandas frames (mapInPandas), or rows: tuples `(key, value[,
-        partition[, timestamp[, headers]]])`, Spark's Rows by name, or bytes, which are values.
+        partition[, timestamp[, headers]]])`, Spark's Rows with the names of columns, or values as bytes.
         """
         iterator = iter(items)
         first: Any = next(iterator, _NOTHING)
@@ -112,7 +113,20 @@ class Stage:
             yield from staged
 
     def write(self, batches: Iterable[Any]) -> list[Staged]:
-        """Stage Arrow record batches durably; one row for each partition. A refused row raises and leaves no file."""
+        """Stage the rows of one task durably.
+
+        Args:
+            batches: Arrow record batches.
+
+        Returns:
+            A manifest row for each partition that got rows.
+
+        Raises:
+            InvalidRecordError: If the topic refuses a row. No file is left then, as after any error.
+            ConfigError: If the columns do not fit.
+            UnknownTopicOrPartitionError: If a row's topic does not exist and the load cannot create it.
+            StorageError: If the files cannot be written.
+        """
         with self._attempt() as attempt:
             iterator = iter(batches)
             while (batch := next(iterator, None)) is not None:
@@ -120,11 +134,18 @@ class Stage:
                 step = max(batch.num_rows * SLICE_BYTES // max(batch.nbytes, 1), 1)
                 for start in range(0, batch.num_rows, step):
                     self._append_batch(attempt, batch.slice(start, step), start)
-                batch = None  # release this batch before the next is fetched
+                batch = None  # release this batch before the next one is fetched
             return attempt.finish()
 
     def check(self, types: Types) -> None:
-        """Refuse columns that do not fit, by name and Spark's simple type name: see `rows.check`."""
+        """Check the names and types of columns.
+
+        Args:
+            types: Names of columns with Spark's simple names of their types; None for a type that is not known.
+
+        Raises:
+            ConfigError: If a column is missing, has the wrong type, or is there twice.
+        """
         check(types, wants_topic=self._plan.topic is None)
 
     def _attempt(self) -> Attempt:
@@ -172,7 +193,7 @@ class Stage:
             self._append_columns(pa, attempt, topic, of_topic)
 
     def _append_columns(self, pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> None:
-        """Append rows of one topic: to the partitions that they name, else by key, else to the partitions in turn."""
+        """Append rows of one topic to their partition, else by key; rows with neither go to changing partitions."""
         partitions = columns.get("partition")
         if partitions is None or partitions.null_count == len(partitions):
             attempt.append(topic, _in_step(pa, attempt, columns))
@@ -224,11 +245,11 @@ class Stage:
             )
 
 
-_KEYLESS = -(2**40)  # no number of 32 bits, so that no partition column has it
+_KEYLESS = -(2**40)  # not a 32-bit number, so it is in no partition column
 
 
 def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> Any:
-    """The partition of each row by its key; `_KEYLESS` without a key."""
+    """Return the partition of each row by its key; `_KEYLESS` without a key."""
     keys = columns.get("key")
     rows = len(columns["value"])
     if keys is None:
@@ -238,13 +259,13 @@ def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) ->
 
 
 def partitions_of(keys: Any, partitions: int, attempt: Attempt | None = None) -> bytes:
-    """The partitions of the keys of an Arrow array, by Kafka's default partitioner: native int32, -1 for null."""
+    """Return the partitions of an Arrow array of keys by Kafka's default partitioner: native int32, -1 for null."""
     columns = ColumnInput(keys, keys, None, None, 0 if attempt is None else attempt.now_ms)
     return b"".join(_column_partitioner.partitions_of(rows, partitions) for rows in columns)
 
 
 def _in_step(pa: Any, attempt: Attempt, columns: dict[str, Any]) -> Any:
-    """The columns of an Arrow batch, as `Attempt.append` takes them."""
+    """Return the columns of an Arrow batch in the form that `Attempt.append` takes."""
     parts = {name: column for name, column in columns.items() if name == "value" or not pa.types.is_null(column.type)}
     return attempt.columns(_plain(pa, parts["value"]), parts.get("key"), parts.get("timestamp"), parts.get("headers"))
 
@@ -254,13 +275,13 @@ def _plain(pa: Any, column: Any) -> Any:
 
 
 def _taken(pa: Any, column: Any) -> Any:
-    """The column in a layout that Arrow can filter and reorder, which it cannot do with views."""
+    """Return the column in a layout that Arrow can filter and reorder: it cannot do this with views."""
     if pa.types.is_binary_view(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.large_binary() if pa.types.is_binary_view(column.type) else pa.large_string())
     return column
 
 
-_NOTHING = object()  # None is a row: a record without a value
+_NOTHING = object()  # unlike None, which is a row without a value
 
 
 def _manifest_batch(staged: list[Staged]) -> Any:
@@ -271,7 +292,7 @@ def _manifest_batch(staged: list[Staged]) -> Any:
 
 
 def _running_task() -> tuple[int, str | None, int | None]:
-    """The number of Spark's task, 0 outside of a task; for a stream also its query and micro-batch."""
+    """Return the number of Spark's task, 0 outside of a task, and for a stream its query and micro-batch."""
     pyspark = optional.pyspark_if_installed()
     context = None if pyspark is None else pyspark.TaskContext.get()
     if context is None:
@@ -292,15 +313,31 @@ def stage(
     columns: Iterable[str] | None = None,
     job: str | None = None,
 ) -> Stage:
-    """Make the callable that goes into `df.mapInArrow`, `df.mapInPandas` or `rdd.mapPartitions`.
+    """Return the callable to pass to `df.mapInArrow`, `df.mapInPandas` or `rdd.mapPartitions`.
 
-    All rows go to `topic`; without it the rows have a column `topic`. `partitions` is needed for a topic that the load
-    creates; for one that exists it must be the number of its partitions. `config` are Kafka's settings for a topic that
-    the load creates. `staging_dir` is `<root>.kstore-staging` by default: on the file system of `root`, and outside of
-    it. `columns` are the names of the columns to come; if they are given, they are checked here.
+    Args:
+        root: The log directory, or an open store.
+        topic: The topic of all rows; if None, the rows have a column `topic`.
+        partitions: The number of partitions of a topic that the load creates; an existing topic must have this number.
+        compression: The codec of the batches; as the topic's settings say if None.
+        batch_bytes: The size of a batch before compression.
+        config: Kafka's settings for topics that the load creates.
+        staging_dir: The directory in which tasks stage: on the file system of `root`, but not inside of `root`.
+            `<root>.kstore-staging` if None.
+        columns: The names of the columns that will be staged; they are checked now if given.
+        job: A name for the load; a unique one if None.
 
-    Raises `ConfigError` for arguments that do not fit together, `UnknownTopicOrPartitionError`, and `StorageError` for
-    a directory that a running broker has locked, or that files cannot be renamed into.
+    Returns:
+        A `Stage`, whose results are the manifest for `commit`.
+
+    Raises:
+        ConfigError: If arguments are invalid or do not fit together.
+        UnknownTopicOrPartitionError: If the topic does not exist and `partitions` is None.
+        NotLeaderError: If the directory is a follower's.
+        StorageError: If a running broker has locked the directory, or files cannot be renamed into it.
+
+    Example:
+        >>> manifest = df.mapInArrow(ks.stage("data", topic="events"), ks.MANIFEST).collect()
     """
     if topic is not None:
         names.check_topic(topic)
@@ -341,7 +378,7 @@ def stage(
 def _look(
     root: str | os.PathLike[str] | Store, topic: str | None
 ) -> tuple[tuple[str, ...], dict[str, Topic], LogConfig]:
-    """The directories, this topic or all topics, and the configuration of a topic without settings of its own."""
+    """Return the directories, the topics (or only `topic`), and the configuration of topics without own settings."""
     if isinstance(root, Store):
         return root.paths, _topics(root, topic), root.config
     path = arguments.real_path("root", root)
@@ -360,7 +397,7 @@ def _topics(store: Store, topic: str | None) -> dict[str, Topic]:
 
 
 def refuse_others(root: str) -> None:
-    """Raise `NotLeaderError` for a follower's directory, `StorageError` for one that a broker runs on."""
+    """Raise `NotLeaderError` for a follower's directory, and `StorageError` if a broker runs on it."""
     follows = read_role(root)
     if follows is not None:
         raise follows.refusal(root)
@@ -382,7 +419,7 @@ def _is_java(pid: int) -> bool:
 
 
 def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None) -> str:
-    """Where tasks stage; `ConfigError` inside of a log directory, `StorageError` on another file system."""
+    """Return the staging directory; raise `ConfigError` in a log directory, `StorageError` on another file system."""
     roots = list(paths)
     path = load_files.staging_areas(roots)[0] if given is None else arguments.real_path("staging_dir", given)
     fs.refuse_links(path, below=path)
@@ -398,14 +435,14 @@ def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None
 
 
 def _nearest(path: str) -> str:
-    """The path, or the nearest directory above it that exists."""
+    """Return the path, or its nearest parent directory that exists."""
     while not fs.exists(path):
         path = os.path.dirname(path)
     return path
 
 
 def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None) -> list[str]:
-    """Delete directories of jobs that are older than `STALE_SECONDS` and that no pending load needs; their paths."""
+    """Delete jobs' directories that are older than `STALE_SECONDS` and that no pending load needs; return them."""
     if not fs.exists(staging):
         return []
     records = [load_files.read_commit(root) for root in paths if fs.exists(root)]
@@ -424,6 +461,6 @@ def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None
                 remove_staged([entry.path for entry in left], [staging])
                 remove_job(job.path, staging)
                 removed.append(job.path)
-        except StorageError:  # the job itself removes it meanwhile
+        except StorageError:  # the job itself is removing it
             continue
     return removed

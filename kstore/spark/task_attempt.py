@@ -1,8 +1,8 @@
-"""One task attempt: rows in, private segment files out, with offsets from 0 and their indexes.
+"""One task attempt: writes rows to private segment files, with offsets from 0 and with indexes.
 
-Invariant: an attempt writes into its own directory alone; the files are on the disk before the attempt hands them over,
-and an attempt that fails removes the directory. Memory: the caller's rows, once more as records, the batches of all
-partitions (`BATCHES_BYTES` between two calls), and some 25 KiB for each partition that gets rows.
+Invariant: an attempt writes only into its own directory, syncs the files before it returns them, and removes the
+directory if it fails. Memory: the caller's rows, a copy of them as records, the batches of all partitions
+(`BATCHES_BYTES` between two calls), and about 25 KiB for each partition that gets rows.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kstore.store.topics._partitioner import Router
 from kstore.store.topics.topic_append import READY_BYTES
 
 SYNC_THREADS = 8
-OPEN_BYTES = 16 << 20  # limit for a topic's open batches; with many partitions batches are written smaller
+OPEN_BYTES = 16 << 20  # limit of a topic's open batches; with many partitions, batches are smaller
 BATCHES_BYTES = 16 << 20  # memory that the batches of all topics may take between two calls
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic for a task: its partitions, and the settings of its logs."""
+    """A topic for a task: its number of partitions, and the settings of its logs."""
 
     name: str
     partitions: int
@@ -46,13 +46,13 @@ class Topic:
     config: str | None = None  # for a topic that the commit creates: its own settings, as JSON
 
     def log_config(self) -> LogConfig:
-        """The settings for writing staged segments: the topic's, without those that only an open log needs."""
+        """Return the settings for staged segments: the topic's, without those that only an open log needs."""
         left_out: dict[str, Any] = {"flush_messages": NEVER, "flush_ms": NEVER, "preallocate": False}
         return LogConfig.from_kafka(self.settings).replace(**left_out, segment_jitter_ms=0, retention_ms=-1)
 
 
 class _StagedPipeline(Pipeline):
-    """Sends batches into the staged segments of one partition; counts them, and the memory that they take."""
+    """Writes batches to the staged segments of one partition; counts the batches and their memory."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _StagedPipeline(Pipeline):
         self.memory = 0
 
     def measure(self) -> int:
-        """Measure the memory that the batches take now; returns the growth since the last time."""
+        """Measure the memory that the batches take now; return the growth since the last call."""
         before = self.memory
         self.memory = _column_encoder.memory(self.packer)
         if self.compressed is not None:
@@ -78,7 +78,7 @@ class _StagedPipeline(Pipeline):
         return self.memory - before
 
     def shrink(self, *, close: bool = False) -> int:
-        """Give back unused memory, with `close` also that of the open batch, which is written first. As `measure`."""
+        """Release unused memory and return the growth as `measure` does; `close` first writes the open batch."""
         if close:
             self.end_batch()
         if self.compressed is not None:
@@ -88,7 +88,7 @@ class _StagedPipeline(Pipeline):
         return self.measure()
 
     def end_batch(self) -> None:
-        """End the open batch, and write it."""
+        """Close the open batch and write it."""
         _column_encoder.close(self.packer)
         self.send()
 
@@ -101,7 +101,7 @@ class _StagedPipeline(Pipeline):
 
 @dataclass(slots=True)
 class _TopicPipelines:
-    """The pipelines of one topic's partitions, and the splitter that sends rows to them."""
+    """The pipelines of one topic's partitions, and the splitter that distributes rows over them."""
 
     topic: Topic
     config: LogConfig
@@ -111,7 +111,7 @@ class _TopicPipelines:
 
 
 class Attempt:
-    """Stages the rows of one task attempt. Not thread-safe; a context manager that removes its files after an error."""
+    """Stages the rows of one task attempt; a context manager that removes its files after an error. Not thread-safe."""
 
     def __init__(
         self,
@@ -147,20 +147,20 @@ class Attempt:
     def _remove(self) -> None:
         try:
             fs.remove_tree(self.directory)
-        except StorageError:  # the job's clean-up removes the rest
+        except StorageError:  # the clean-up of the job removes the rest
             return
 
     def _pipelines(self) -> list[_StagedPipeline]:
         return [pipeline for pipelines in self._topics.values() for pipeline in pipelines.by_partition.values()]
 
     def columns(self, values: Any, keys: Any = None, timestamps: Any = None, headers: Any = None) -> ColumnInput:
-        """Columns in step, for `append`; without `timestamps` rows have the time at which the attempt began."""
+        """Return columns for `append`; rows without `timestamps` get the time at which the attempt started."""
         return ColumnInput(values, keys, timestamps, headers, self.now_ms)
 
     def append(self, topic: Topic, columns: ColumnInput, partition: int | None = None) -> None:
-        """Stage rows: all in one partition, or each in that of its key, and those without a key in turns.
+        """Stage rows in one partition; if it is None, by key, and rows without a key in changing partitions.
 
-        Raises the errors of `Store.append_columns` for a row that the topic refuses; the attempt must then be dropped.
+        Raises the errors of `Store.append_columns` if the topic refuses a row; the attempt must then be dropped.
         """
         pipelines = self._topics.get(topic.name) or self._add_topic(topic)
         splitter = pipelines.splitter
@@ -183,7 +183,7 @@ class Attempt:
             raise too_large(pipelines.config, error) from None
 
     def _shrink(self) -> None:
-        """Give back unused memory; if less than half is free then, end open batches, those with most memory first."""
+        """Release unused memory; if less than half is free then, close open batches, the largest ones first."""
         pipelines = self._pipelines()
         self._memory += sum(pipeline.shrink() for pipeline in pipelines)
         if self._memory <= BATCHES_BYTES // 2:
@@ -196,7 +196,7 @@ class Attempt:
     def _add_topic(self, topic: Topic) -> _TopicPipelines:
         config = topic.log_config()
         batch_bytes = batch_bytes_of(config, self._batch_bytes, topic.partitions)
-        # The task's number decides where rows without a key begin: a repeated attempt sends them the same way.
+        # The task's number is the seed, so that a repeated attempt sends rows without a key to the same partitions.
         router = Router(topic.partitions, sticky_bytes=batch_bytes, seed=self._task)
 
         def packer(partition: int) -> Packer:
@@ -228,7 +228,7 @@ class Attempt:
         return pipeline
 
     def finish(self) -> list[Staged]:
-        """Sync everything to the disk; returns the staged files, by topic and partition."""
+        """Sync everything to the disk; return the staged files, by topic and partition."""
         staged = []
         filled = []
         for _, pipelines in sorted(self._topics.items()):
@@ -241,7 +241,7 @@ class Attempt:
                         filled.append(pipeline.segments)
             except RecordTooLargeError as error:
                 raise too_large(pipelines.config, error) from None
-        # On several threads: a file system writes files that are synced at the same time together.
+        # On several threads, since a file system writes files together that are synced at the same time.
         with Workers(SYNC_THREADS, "kstore-stage") as pool:
             list(pool.map(SegmentWriter.flush, filled))
         for segments in filled:

@@ -1,7 +1,7 @@
-"""Whether Spark's workers on this machine are a Python that has kstore, asked before a job begins.
+"""Checks before a job that the Python of Spark's local workers has kstore.
 
-Without `PYSPARK_PYTHON` Spark runs the first `python3` of the path. Where a virtual environment is not activated, this
-is another Python than that of the driver, and each task ends with "No module named 'kstore'".
+Without `PYSPARK_PYTHON` Spark runs the first `python3` of the path. If the driver's virtual environment is not
+activated, this is another Python, and each task fails with "No module named 'kstore'".
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _PATIENCE_S = 30
 
 
 def refuse_other_python(spark: Any) -> None:
-    """Raise `ConfigError` where the workers of a local session cannot import kstore.
+    """Raise `ConfigError` if the workers of a local session cannot import kstore.
 
-    `spark` is a session, or the context of an RDD. Nothing is known of the machines of a cluster, of a Spark Connect
-    server, and of workers that are sent files or archives with packages in them.
+    `spark` is a session, or the context of an RDD. Clusters, Spark Connect servers, and workers that get files or
+    archives with packages are not checked.
     """
     try:
         context = getattr(spark, "sparkContext", spark)
@@ -41,14 +41,14 @@ def refuse_other_python(spark: Any) -> None:
 
 
 def _is_own(path: str) -> bool:
-    """Whether this is the interpreter of the driver: of one directory, since environments share one program."""
+    """Return whether this is the driver's interpreter: same file and same directory, as environments share one file."""
     here = os.path.realpath(os.path.dirname(sys.executable)), os.path.realpath(sys.executable)
     return (os.path.realpath(os.path.dirname(path)), os.path.realpath(path)) == here
 
 
 @cache
 def _has_kstore(path: str) -> bool:
-    """Whether an interpreter finds kstore; True where it does not say."""
+    """Return whether an interpreter finds kstore; True if that cannot be determined."""
     program = "import importlib.util, sys; sys.exit(3 if importlib.util.find_spec('kstore') is None else 0)"
     try:
         done = subprocess.run([path, "-c", program], capture_output=True, timeout=_PATIENCE_S, check=False)

@@ -1,7 +1,7 @@
-"""What tests of an application need: a clock to move, logs that are checked at the end, power cuts and kills.
+"""Tools for the tests of an application: a clock to move, logs that are verified at the end, power cuts and kills.
 
-pytest's plugin is the module `pytest_kstore`, which imports nothing of this before a fixture is used. Invariant: what a
-crash image shows is what a disk may show, neither more nor less.
+The pytest plugin is the module `pytest_kstore`, which imports this package when a fixture is used. Invariant: a crash
+image shows only states that a disk may have after a crash.
 """
 
 from kstore.testing.checked import assert_sound, checked_log, checked_store

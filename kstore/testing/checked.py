@@ -1,4 +1,4 @@
-"""Logs and stores for one test: opened without waiting for the disk, closed and verified at the end."""
+"""Logs and stores for one test: they do not wait for the disk, and are closed and verified at the end."""
 
 from __future__ import annotations
 
@@ -17,19 +17,32 @@ from kstore.tools.check.verify import verify
 Path: TypeAlias = str | os.PathLike[str]
 
 PARTITION = "test-0"
-"""The name of the directory of the log that a test gets."""
+"""The name of the directory of a test's log."""
 
-# A store checks retention at every move of the clock, and not at Kafka's intervals.
+# A store checks retention at every move of the clock instead of at Kafka's intervals.
 _AT_ONCE = {"log_retention_check_interval_ms": 1, "log_initial_task_delay_ms": 0}
 
 
 @contextmanager
 def checked_log(directory: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Log]:
-    """Open the log `test-0` in `directory`; at the end close it, and verify what is in the directory.
+    """Open the log `test-0` for the `with` block; then close it and verify the directory.
 
-    `settings` are those of `Log.open`, `config` among them. Nothing waits for the disk: what a test writes need not
-    survive the machine. The log does its housekeeping and its retention when the clock is moved. Raises
-    `AssertionError` at the end if `kstore verify` finds an error.
+    Syncs return without waiting for the disk. The log does its housekeeping and retention when the clock is moved.
+
+    Args:
+        directory: The directory in which the log's directory is.
+        clock: The clock of the log; a new one if None.
+        **settings: Keyword arguments of `Log.open`, such as `config`.
+
+    Yields:
+        The log.
+
+    Raises:
+        AssertionError: At the end, if `kstore verify` finds an error.
+
+    Example:
+        >>> with checked_log(tmp_path, segment_bytes=1000) as log:
+        ...     log.append(b"value")
     """
     __tracebackhide__ = True  # by pytest
     with without_syncs(), opened_log(directory, clock or ManualClock(), **settings) as log:
@@ -41,10 +54,22 @@ def checked_log(directory: Path, clock: ManualClock | None = None, **settings: A
 def checked_store(
     directory: Path, clock: ManualClock | None = None, *, topics: Mapping[str, int] | None = None, **settings: Any
 ) -> Iterator[Store]:
-    """Open a store in `directory` with these topics (names to numbers of partitions), as `checked_log` does a log.
+    """Open a store for the `with` block; then close it and verify the directory.
 
-    `settings` are those of `Store.open`. The store has no thread in the background: its housekeeping is done when the
-    clock is moved, and by `run_housekeeping`. Retention is checked each time, unless `settings` say otherwise.
+    Syncs return without waiting for the disk. The store has no background threads: it does its housekeeping when the
+    clock is moved, and in `run_housekeeping`. It checks retention each time unless `settings` say otherwise.
+
+    Args:
+        directory: The directory of the store.
+        clock: The clock of the store; a new one if None.
+        topics: Topics to create if they do not exist, with their numbers of partitions.
+        **settings: Keyword arguments of `Store.open`.
+
+    Yields:
+        The store.
+
+    Raises:
+        AssertionError: At the end, if `kstore verify` finds an error.
     """
     __tracebackhide__ = True
     with without_syncs(), opened_store(directory, clock or ManualClock(), topics=topics, **settings) as store:
@@ -54,7 +79,7 @@ def checked_store(
 
 @contextmanager
 def opened_log(directory: Path, clock: ManualClock, **settings: Any) -> Iterator[Log]:
-    """Open the log `test-0` in `directory`, and let it follow the clock."""
+    """Open the log `test-0` in `directory` as a follower of the clock."""
 
     def keep_house() -> None:
         with suppress(LogClosedError):  # the test has closed it
@@ -69,7 +94,7 @@ def opened_log(directory: Path, clock: ManualClock, **settings: Any) -> Iterator
 def opened_store(
     directory: Path, clock: ManualClock, *, topics: Mapping[str, int] | None = None, **settings: Any
 ) -> Iterator[Store]:
-    """Open a store in `directory`, make the topics that it lacks, and let it follow the clock."""
+    """Open a store in `directory` as a follower of the clock, and create the topics that do not exist."""
 
     def keep_house() -> None:
         with suppress(LogClosedError):
@@ -84,9 +109,13 @@ def opened_store(
 
 
 def assert_sound(directory: Path) -> None:
-    """Raise `AssertionError`, with what `kstore verify --records` finds, if anything in `directory` is wrong.
+    """Verify a directory as `kstore verify --records` does.
 
-    `directory` is that of a store, or the one that a partition's directory lies in.
+    Args:
+        directory: The directory of a store, or the one in which a partition's directory is.
+
+    Raises:
+        AssertionError: If an error is found; it lists the findings.
     """
     __tracebackhide__ = True
     report = verify([directory], deep=True, threads=1)
@@ -97,7 +126,7 @@ def assert_sound(directory: Path) -> None:
 
 @contextmanager
 def without_syncs() -> Iterator[None]:
-    """Let no sync of this process wait for the disk while the block runs; power cuts lose more then."""
+    """Make all syncs of this process return without waiting for the disk while the block runs."""
     global _users
     if not _users:
         _real.update((name, getattr(fs, name)) for name in ("fsync", "fdatasync", "sync_directory"))
@@ -118,4 +147,4 @@ _real: dict[str, Any] = {}
 
 
 def _do_not_wait(what: int | Path, *, missing_ok: bool = False) -> None:
-    """Stand in for a sync of a file or a directory."""
+    """Replace a sync of a file or a directory."""

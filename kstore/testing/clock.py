@@ -1,4 +1,4 @@
-"""A clock that only the test moves, and what follows it."""
+"""A clock that only the test moves, and that calls its followers when it moves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from datetime import timedelta
 
 
 class ManualClock:
-    """Milliseconds since the epoch that stand still until they are moved: pass it as `clock=` to what is opened.
+    """A clock that stands still until a test moves it: pass it as `clock=` to `Log.open` or `Store.open`.
 
-    It begins at `now`, or at the system's time. `now` may be set, too; what follows the clock then waits for the next
-    `advance`. A clock belongs to one thread; any may read it.
+    Calling it returns milliseconds since the epoch. It starts at `now`, or at the system's time. The attribute `now`
+    may be set, too; followers of the clock then run at the next `advance`. One thread may move a clock; any thread may
+    read it.
+
+    Example:
+        >>> clock = ManualClock(0)
+        >>> clock.advance(timedelta(seconds=1))
+        1000
     """
 
     def __init__(self, now: int | None = None) -> None:
@@ -26,10 +32,16 @@ class ManualClock:
         return f"<kstore.testing.ManualClock at {self.now} ms>"
 
     def advance(self, by: int | timedelta) -> int:
-        """Move by milliseconds or a `timedelta`, back if negative, and do what is due then; the new now.
+        """Move the clock and call its followers.
 
-        The logs and stores of the fixtures then do their housekeeping: retention, compaction, flushes, deletions. What
-        that raises is raised here.
+        The followers of the fixtures do the housekeeping of their logs and stores: retention, compaction, flushes,
+        deletions. Their errors are raised here.
+
+        Args:
+            by: Milliseconds or a `timedelta`; a negative value moves the clock back.
+
+        Returns:
+            The new time in milliseconds since the epoch.
         """
         self.now += by // timedelta(milliseconds=1) if isinstance(by, timedelta) else by
         for follower in tuple(self._followers):
@@ -38,7 +50,14 @@ class ManualClock:
 
     @contextmanager
     def followed_by(self, action: Callable[[], object]) -> Iterator[None]:
-        """Call `action` after each move, while the block runs."""
+        """Call a function after each `advance` while the block runs.
+
+        Args:
+            action: The function, which is called without arguments.
+
+        Yields:
+            None.
+        """
         self._followers.append(action)
         try:
             yield

@@ -1,7 +1,7 @@
-"""A power cut or a kill at each step of a test's work, and what is found afterwards.
+"""Power cuts and kills at each step of a test's work, and the state of the disk afterwards.
 
-The work is done anew for each crash, until the step at which it happens. From then on no change and no sync reaches the
-disk: each is a `StorageError`, and ends the block of the work.
+The work is repeated for each crash, up to the step of the crash. Every later change or sync raises `StorageError` and
+does nothing, which ends the block of the work.
 """
 
 from __future__ import annotations
@@ -33,11 +33,18 @@ _Opening: TypeAlias = Callable[[Path], AbstractContextManager[Any]]
 
 
 class Crashes:
-    """Makes the crashes of a test, one for each step of its work and each way to crash.
+    """Makes the crashes of a test: one for each step of its work and each way to crash.
 
-    `for crash in crashes():` crashes before the first step of the work, before the second, and so on, and at last
-    after all of them. `how` names the ways: "kill" (all that the process wrote is there), "power" (only what was synced
-    is), "torn" (also half of each write that was not synced). Not thread-safe.
+    `for crash in crashes():` crashes before the first step of the work, before the second, and so on, and finally after
+    all steps. Its argument `how` names the ways to crash: "kill" (everything that the process wrote is there), "power"
+    (only synced data is there), "torn" (as "power", and half of each write that was not synced). Not thread-safe.
+
+    Example:
+        >>> for crash in crashes("power"):
+        ...     with crash.log() as log:
+        ...         log.append(b"value", sync=True)
+        ...     with crash.reopened() as log:
+        ...         assert len(list(log.read())) <= 1
     """
 
     def __init__(
@@ -48,13 +55,13 @@ class Crashes:
         log: Mapping[str, Any] | None = None,
         store: Mapping[str, Any] | None = None,
     ) -> None:
-        """Crashes below `directory`, which exists; the logs and stores of the work follow `clock`.
+        """Make an iterator of crashes.
 
         Args:
-            directory: Where each crash gets a directory of its own.
+            directory: An existing directory; each crash gets a directory in it.
             clock: The clock of the logs and stores.
-            log: Settings that `Crash.log` gets where its caller gives no others.
-            store: Settings that `Crash.store` gets where its caller gives no others, `topics` among them.
+            log: Default settings for `Crash.log`.
+            store: Default settings for `Crash.store`, including `topics`.
         """
         self._directory = directory
         self._clock = clock
@@ -62,7 +69,7 @@ class Crashes:
         self._store = store or {}
 
     def __call__(self, how: How | tuple[How, ...] = ("kill", "power", "torn")) -> Iterator[Crash]:
-        """Give one crash after the other; each is to be used, and its directories are removed for the next."""
+        """Yield one crash after the other. Each must be used; its directory is removed before the next one."""
         ways = (how,) if isinstance(how, str) else how
         for way in ways:
             if way not in _PLANS:
@@ -82,9 +89,9 @@ class Crashes:
 
 
 class Crash:
-    """One crash: the work that it ends (`log`, `store` or `work_in`), and what is found then (`reopened`).
+    """One crash: it ends the work in `log`, `store` or `work_in`; `reopened` opens what is found afterwards.
 
-    Not thread-safe.
+    `Crashes` makes these objects. Not thread-safe.
     """
 
     def __init__(
@@ -98,7 +105,7 @@ class Crash:
         store: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = directory
-        """Where the work is done, and what is found lies, as long as this crash is looked at."""
+        """The directory of the work and of the files that are found; removed before the next crash."""
         self.how = how
         """The way to crash."""
         self.steps = steps
@@ -118,30 +125,46 @@ class Crash:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the crash came before the end of the work. Raises `RuntimeError` if no work was done."""
+        """Whether the crash came before the end of the work; a `RuntimeError` if no work was done."""
         if self._refused is None:
             raise RuntimeError(f"{self!r} was not used: do the work in crash.log(), crash.store() or crash.work_in()")
         return self._refused != ""
 
     def log(self, **settings: Any) -> AbstractContextManager[Log]:
-        """Open a new log `test-0` for the work, with the settings of `Log.open`.
+        """Open a new log `test-0` for the work in the `with` block.
 
-        They take precedence over those of the marker `kstore_log`. Steps are counted from here on, the log's closing at
-        the end of the block included. The block ends without an error where the crash ends it.
+        Steps are counted from here on, including the closing of the log at the end of the block. A crash ends the block
+        without an error.
+
+        Args:
+            **settings: Keyword arguments of `Log.open`; they override those of the marker `kstore_log`.
+
+        Returns:
+            A context manager, which returns the log.
         """
         chosen = {**self._log, **settings}
         return self._crashing(lambda path: opened_log(path, self._clock, **chosen))
 
     def store(self, *, topics: Mapping[str, int] | None = None, **settings: Any) -> AbstractContextManager[Store]:
-        """Open a new store for the work, as `log` does; it has these topics (names to numbers of partitions) already.
+        """Open a new store for the work in the `with` block, as `log` does.
 
-        `settings` are those of `Store.open`. They and `topics` take precedence over the marker `kstore_store`.
+        Args:
+            topics: Topics to create, with their numbers of partitions; they override those of the marker
+                `kstore_store`.
+            **settings: Keyword arguments of `Store.open`; they override those of the marker.
+
+        Returns:
+            A context manager, which returns the store.
         """
         chosen = {**self._store, **settings} if topics is None else {**self._store, **settings, "topics": topics}
         return self._crashing(lambda path: opened_store(path, self._clock, **chosen))
 
     def work_in(self) -> AbstractContextManager[Path]:
-        """Give an empty directory for the work, which opens in it what it wants; else as `log`."""
+        """Make an empty directory for the work in the `with` block, which may open logs and stores in it.
+
+        Returns:
+            A context manager, which returns the path; otherwise it is as that of `log`.
+        """
         return self._crashing(_nothing_opened)
 
     @contextmanager
@@ -158,19 +181,26 @@ class Crash:
                     with opening(work) as opened:
                         disk.stop_after(self.steps)
                         yield opened
-                except Exception:  # of a machine that has stopped: nobody is told
+                except Exception:  # after the crash, an error is expected
                     if not disk.stopped:
                         raise
-        finally:  # an error of the work's own ends it, too: what it has left is found
+        finally:  # an error of the work itself ends it, too, and its files are found
             self._refused = disk.stopped
             disk.crash_image(self.directory / "found", plan=_PLANS[self.how])
 
     @contextmanager
     def reopened(self) -> Iterator[Any]:
-        """Open what is found after the crash: the log or the store, or the directory of `work_in`.
+        """Open what is found after the crash for the `with` block: the log, the store, or the directory of `work_in`.
 
-        What was opened is closed and verified at the end of the block: `AssertionError` for an error that `kstore
-        verify` finds. An error in the block gets a note which crash it was.
+        At the end of the block, a log or a store is closed and verified. An error in the block gets a note that names
+        the crash.
+
+        Yields:
+            The log, the store or the path.
+
+        Raises:
+            AssertionError: At the end, if `kstore verify` finds an error.
+            RuntimeError: If no work was done.
         """
         __tracebackhide__ = True
         if self._opening is None:
@@ -188,7 +218,7 @@ class Crash:
 
 @contextmanager
 def _silent(shown: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Drop messages of kstore that are not to be shown: those of a machine that has stopped."""
+    """Drop log messages of kstore for which `shown` is false: those after the crash."""
     logger = logging.getLogger("kstore")
     logger.addFilter(shown)
     try:

@@ -1,7 +1,7 @@
-"""The directory that a machine finds after a power cut, built from the steps of a recorded disk.
+"""Builds the directory that a machine may find after a power cut, from the steps of a recorded disk.
 
-The functions of `fs` are taken here by name, against the rule of that module: an image is written with the real ones,
-also while a recorder stands in their place.
+The functions of `fs` are imported by name, against the rule of that module: an image is written with the real ones even
+while a recorder replaces them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kstore.testing.steps import ROOT, Adopt, Data, Link, Name, Op, Sync, SyncDi
 
 
 class _Content:
-    """A file's bytes and length; the bytes past those that were written are zeros, and are not kept."""
+    """A file's bytes and size; zeros after the last written byte are not stored."""
 
     __slots__ = ("data", "size")
 
@@ -57,18 +57,18 @@ class _Content:
 
 
 class Disk:
-    """What is durable, and what is pending, after some steps of a trace. Not thread-safe."""
+    """The durable state and the pending changes after some steps of a trace. Not thread-safe."""
 
     def __init__(self) -> None:
         self._files: dict[int, _Content] = {}
         self._live: dict[int, _Content] = {}
         self._names: dict[int, dict[str, int]] = {ROOT: {}}
         self._pending_data: dict[int, list[Data]] = {}
-        self._doomed: set[int] = set()  # by identity: writes that a failed sync was to write
+        self._doomed: set[int] = set()  # the `id` of each write that was pending at a failed sync
         self._pending_names: list[Name] = []
 
     def apply(self, op: Op) -> None:
-        """Go on by one step."""
+        """Apply the next step."""
         match op:
             case Adopt():
                 self._names[op.parent][op.name] = op.number
@@ -96,7 +96,7 @@ class Disk:
                         self._pending_names.append(name)
                         continue
                     _rename(self._names, name)
-                    if isinstance(name, Link):  # a rename takes what was pending of the same file's names along
+                    if isinstance(name, Link):  # a rename replaces the pending names of the same file
                         self._pending_names = [
                             each
                             for each in self._pending_names
@@ -112,7 +112,7 @@ class Disk:
             self._pending_data[number] = []
 
     def cut_power(self, into: str, plan: Plan) -> None:
-        """Write the tree as it may be found now, below `into`."""
+        """Write the tree as it may be found after a power cut now, to the new directory `into`."""
         names = {number: dict(entries) for number, entries in self._names.items()}
         for name in self._pending_names:
             if plan.of_names(name):
@@ -137,7 +137,7 @@ def _rename(names: dict[int, dict[str, int]], op: Name) -> None:
     if isinstance(op, Unlink):
         names[op.parent].pop(op.name, None)
         return
-    if op.source is not None:  # wherever the file was: nothing has two names
+    if op.source is not None:  # remove the old name wherever it is: no file has two names
         for entries in names.values():
             for name in [name for name, number in entries.items() if number == op.number]:
                 del entries[name]

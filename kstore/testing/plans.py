@@ -1,4 +1,4 @@
-"""What a power cut does to the writes and names that were not synced: a plan decides about each."""
+"""Plans decide what a power cut does to each write and each name that was not synced."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from kstore.testing.steps import Data, Name
 
 
 class Fate(Enum):
-    """What becomes of one write or truncation that was not synced."""
+    """What happens to one write or truncation that was not synced."""
 
     KEPT = "kept"
     LOST = "lost"
     SHORT = "short"
-    """Only a beginning of it is there."""
+    """Only its first bytes are written."""
     ZEROS = "zeros"
-    """The file has grown, and what was to be written reads as zeros."""
+    """The file has its new size, but the bytes of the write read as zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decides about each write and each name that was not synced when the power went."""
+    """Decides about each write and each name that was not synced at a power cut."""
 
     name: str
     of_data: Callable[[Data], Fate]
     of_names: Callable[[Name], bool]
     cut: Callable[[int], int] = lambda size: size // 2
-    """Where a `SHORT` write of so many bytes ends."""
+    """Returns how many bytes of a `SHORT` write of a size are written."""
     alive: bool = False
-    """Whether the machine goes on: then what a failed sync has lost on the disk is still in its memory."""
+    """Whether the machine continues to run: data that a failed sync has lost on the disk is then still in memory."""
 
     def __repr__(self) -> str:
         return self.name
 
 
 LOST = Plan("LOST", lambda _: Fate.LOST, lambda _: False)
-"""Only what was synced is there, under names that were synced."""
+"""Only synced data and synced names are there."""
 KEPT = Plan("KEPT", lambda _: Fate.KEPT, lambda _: True, alive=True)
-"""All is there, as after the death of the process alone."""
+"""Everything is there, as if only the process had died."""
 DATA_LOST = Plan("DATA_LOST", lambda _: Fate.LOST, lambda _: True)
-"""Names are ahead of the bytes: files that were just made or renamed are empty or old."""
+"""Names are newer than data: files that were just created or renamed are empty or old."""
 NAMES_LOST = Plan("NAMES_LOST", lambda _: Fate.KEPT, lambda _: False)
-"""The bytes are ahead of the names."""
+"""Data is newer than names."""
 DATA_ZEROS = Plan("DATA_ZEROS", lambda _: Fate.ZEROS, lambda _: True)
-"""Sizes and names are ahead of the bytes: files end in zeros."""
+"""Sizes and names are newer than data: files end in zeros."""
 DATA_SHORT = Plan("DATA_SHORT", lambda _: Fate.SHORT, lambda _: True)
-"""Each write that was not synced is there by half."""
+"""Half of each unsynced write is there."""
 PLANS = (LOST, KEPT, DATA_LOST, NAMES_LOST, DATA_ZEROS, DATA_SHORT)
 
 
 def shuffled(rng: random.Random) -> Plan:
-    """A plan that decides each by chance; it shows the fates of later writes to be independent of earlier ones'."""
+    """Return a plan that decides at random, independently for each write and name."""
     fates = list(Fate)
 
     def cut(size: int) -> int:

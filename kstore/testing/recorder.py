@@ -1,13 +1,13 @@
-"""The stand-in for `fs` that notes what reaches the disk below one directory, and stops it after so many steps.
+"""A replacement of `fs` that records what reaches the disk below one directory, and can stop after some steps.
 
-`with Recorder(root) as disk:` puts itself over the primitives of `kstore.disk.fs`, and over the compiled writer's
-`pwrite`. All but the syncs still happens on the real disk, and is noted in `disk.trace`, in order. From the trace it
-builds a directory as a machine may find it after a power cut at any step: what was synced stands; what was not is kept,
-lost, cut short or read as zeros, each write by itself (so that later ones may survive earlier ones), as a `Plan`
-decides; a name that was made, changed or removed holds only once its directory was synced.
+`with Recorder(root) as disk:` replaces the primitives of `kstore.disk.fs` and the `pwrite` of the compiled writer. All
+calls except syncs still change the real disk, and are recorded in `disk.trace`. From the trace it builds a directory as
+a machine may find it after a power cut at any step. Synced data is kept. Each other write is kept, lost, cut short or
+read as zeros, as a `Plan` decides, so later writes may survive earlier ones. Each new, changed or removed name is
+certain only after a sync of its directory.
 
-Reads in the compiled modules and locks pass by unseen. Files that come below `root` through another door (a test that
-copies them there) count as durable from the moment that they are first met.
+Locks, and reads in the compiled modules, are not recorded. Files that other code creates below `root`, such as a test
+that copies them, count as durable when they are first seen.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from kstore.testing.images import Disk
 from kstore.testing.plans import LOST, Plan
 from kstore.testing.steps import ROOT, Adopt, Link, Op, Sync, SyncDirectory, Truncate, Unlink, Write
 
-_open, _close = fs.open, fs.close  # the real ones, also while a recorder stands in their place
+_open, _close = fs.open, fs.close  # the real functions, also while a recorder replaces them
 
 
 class Recorder:
-    """The recording file layer over one root. `trace` has a step for each change and each sync that was made.
+    """Records the changes and syncs below one root as steps in `trace`.
 
-    One recorder may stand over another, which is put back first. Thread-safe.
+    Recorders may be nested; the inner one must be uninstalled first. Thread-safe.
     """
 
     CHANGES = ("open", "pwrite", "copy", "truncate", "rename", "unlink", "make_directory", "rmdir")
@@ -45,18 +45,18 @@ class Recorder:
         self.root = Path(os.path.realpath(root))
         self.trace: list[Op] = []
         self.stopped = ""
-        """The step that was refused first after `stop_after`, in words; empty while none was."""
-        self._last: int | None = None  # so many steps are made
+        """The first step that was refused after `stop_after`, in words; "" if none was."""
+        self._last: int | None = None  # the number of steps after which all others are refused
         self._lock = threading.RLock()
         self._names: dict[int, dict[str, int]] = {ROOT: {}}
-        self._numbers: dict[tuple[int, int], int] = {}  # (device, inode) of what is there now -> its number
+        self._numbers: dict[tuple[int, int], int] = {}  # (device, inode) of an existing file -> its number
         self._next = ROOT + 1
         self._real: dict[str, Callable[..., Any]] = {}
         self._set_hook: Callable[[object], object] = lambda _: None
         self._adopt_children(ROOT, str(self.root))
 
     def install(self, writer: ModuleType = _appender) -> Self:
-        """Put this over `kstore.disk.fs`, and over the compiled writer (any module with `set_pwrite_hook`)."""
+        """Replace the primitives of `kstore.disk.fs` and of the compiled writer (a module with `set_pwrite_hook`)."""
         for name in (*self.CHANGES, *self.SYNCS, *self.READS):
             self._real[name] = getattr(fs, name)
             setattr(fs, name, getattr(self, f"_{name}"))
@@ -65,7 +65,7 @@ class Recorder:
         return self
 
     def uninstall(self) -> None:
-        """Put everything back."""
+        """Restore the replaced functions."""
         self._set_hook(None)
         for name, real in self._real.items():
             setattr(fs, name, real)
@@ -78,18 +78,18 @@ class Recorder:
 
     @property
     def step(self) -> int:
-        """How many steps there are now: a crash image of this step has all that was done so far."""
+        """The number of steps so far; a crash image of this step includes all of them."""
         return len(self.trace)
 
     def stop_after(self, steps: int) -> None:
-        """Make so many steps more; every later one is a `StorageError` (EIO), and changes nothing."""
+        """Allow this many further steps; every later one raises `StorageError` (EIO) and changes nothing."""
         with self._lock:
             self._last = len(self.trace) + steps
 
     def crash_image(self, into: Path, step: int | None = None, plan: Plan = LOST) -> Path:
-        """Build, in a directory that does not exist, the root as it may be after a power cut at `step`; that directory.
+        """Build the root as it may be after a power cut at `step` in the new directory `into`, and return `into`.
 
-        Without a step that is now, or where the recorder was stopped.
+        If `step` is None, the power cut is now, or at the step where the recorder stopped.
         """
         disk = Disk()
         for op in self.trace[: self._last if step is None else step]:
@@ -98,15 +98,15 @@ class Recorder:
         return into
 
     def _meet(self, call: str, path: str | None) -> None:
-        """Count a call, or raise in its place; for a twin that has more to do than to record."""
+        """Do nothing; a derived class may count the call, or raise instead of it."""
 
     def _go_on(self, call: str, path: str | None) -> None:
-        """Raise where no step may follow."""
+        """Raise if no further step is allowed."""
         if self._last is not None and len(self.trace) >= self._last:
             self.stopped = self.stopped or f"{call} {os.path.relpath(path or self.root, self.root)}"
             raise fs.storage_error(OSError(EIO, f"the machine has stopped before: {self.stopped}"), path)
 
-    # The primitives, each under the name of the one it replaces
+    # The primitives, each under the name of the function that it replaces
 
     def _open(self, path: str | os.PathLike[str], **how: bool) -> int:
         with self._lock:
@@ -135,10 +135,10 @@ class Recorder:
                 return
 
     def pwrite_hook(self, fd: int, data: bytes | memoryview, position: int) -> int:
-        """Write, on record; what the compiled writer calls in place of the system's `pwrite`."""
+        """Write and record it; the compiled writer calls this instead of the system's `pwrite`."""
         with self._lock:
             path = fs.path_of(fd)
-            number = self._number(fd)  # before the write, which must not count as having been there
+            number = self._number(fd)  # before the write: a new file is adopted with its earlier bytes as durable
             self._meet("pwrite", path)
             return self._write(number, path, fd, data, position)
 
@@ -267,13 +267,13 @@ class Recorder:
         return number
 
     def _locate(self, path: str | os.PathLike[str]) -> tuple[int, str] | None:
-        """The number of the directory that the path lies in, and the name there; None outside the root."""
+        """Return the number of the path's directory and the name in it; None outside of the root."""
         parent, name = os.path.split(os.path.abspath(path))
         number = self._find(parent)
         return None if number is None else (number, name)
 
     def _find(self, path: str | os.PathLike[str]) -> int | None:
-        """The number of what is at the path, adopted where it is first met; None if nothing is, or outside the root."""
+        """Return the number of a file or directory, adopted if it is new; None if it does not exist in the root."""
         at, here, number = os.path.realpath(path), str(self.root), ROOT
         if at != here and not at.startswith(f"{here}/"):
             return None
@@ -289,7 +289,7 @@ class Recorder:
         return number
 
     def _number(self, fd: int) -> int | None:
-        """The number of an open file, which may have lost its name by now; None for one outside the root."""
+        """Return the number of an open file, which may be unlinked already; None for one outside of the root."""
         known = self._numbers.get(fs.identity(fd))
         return known if known is not None else self._find(fs.path_of(fd) or "/")
 

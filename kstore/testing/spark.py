@@ -1,4 +1,4 @@
-"""A small Spark session for tests, which knows `format("kstore")`."""
+"""A small Spark session for tests, with `format("kstore")`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-"""What makes a session start soon, stay on this machine, and hand filters to the data source."""
+"""Settings for a session that starts quickly, stays on this machine, and passes filters to the data source."""
 
 
 @contextmanager
 def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
-    """Start a session of two tasks at a time, whose own files are in `directory`, and stop it at the end.
+    """Start a session with two cores and with its warehouse in `directory`, and stop it at the end.
 
-    A session that is active already is taken as it is, and goes on. Spark needs Java 17 or newer. Raises `ConfigError`
-    without PySpark.
+    A session that is active already is used instead, and is not stopped. Spark needs Java 17 or newer. Raises
+    `ConfigError` without PySpark.
     """
     sql = optional.pyspark("a Spark session", "pyspark.sql")
     active = sql.SparkSession.getActiveSession()
@@ -59,5 +59,5 @@ def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
 
 
 def _is_found() -> bool:
-    """Whether Spark finds the format by itself. It lists modules, and an editable install is in no list."""
+    """Return whether Spark finds the format by itself: it lists modules, and an editable install is not listed."""
     return any(module.name == "pyspark_kstore" for module in pkgutil.iter_modules())

@@ -1,4 +1,4 @@
-"""The steps of a recorded disk: each change and each sync that was made below one directory, in order."""
+"""The steps of a recorded disk: each change and each sync below one directory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 ROOT = 0
-"""The number of the root's own directory; files and directories are numbered as they are met, and never again."""
+"""The number of the root. Files and directories get numbers when they are first seen; no number is used twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """A file (with its bytes) or a directory (None) that was there before it was met: durable."""
+    """A file (with its bytes) or a directory (None) that existed before it was first seen; it counts as durable."""
 
     number: int
     parent: int
@@ -36,7 +36,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """An fsync or fdatasync; one that failed makes nothing durable, and may have lost what it was to write."""
+    """An fsync or fdatasync. A failed one makes nothing durable, and may have lost the pending writes of the file."""
 
     number: int
     path: str
@@ -45,7 +45,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A name made: a file's or directory's creation, or a rename, which takes the old name away in the same step."""
+    """A new name: a file or directory was created, or renamed, which removes the old name in the same step."""
 
     parent: int
     name: str

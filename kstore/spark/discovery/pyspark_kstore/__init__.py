@@ -1,4 +1,4 @@
-"""What makes Spark know `format("kstore")` by itself: it looks for `DefaultSource` in packages called pyspark_*."""
+"""Registers `format("kstore")`: Spark imports `DefaultSource` from every package named pyspark_*."""
 
 from kstore.spark.datasource import KStoreSource as DefaultSource
 

@@ -1,8 +1,7 @@
 """The pytest plugin of kstore: fixtures for tests of applications that write to kstore or to Kafka.
 
-pytest imports this module in every run where kstore is installed. So it imports nothing but pytest: what a fixture
-needs of kstore is imported when the fixture is used. It lies outside of the package `kstore`, whose import would be
-part of each run.
+pytest imports this module in every run if kstore is installed. So it is outside of the package `kstore`, and imports
+only pytest; kstore is imported when a fixture is used.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _settings(request: pytest.FixtureRequest, marker: str) -> dict[str, Any]:
-    """The keywords of the markers of this name; the nearest to the test wins."""
+    """Return the keyword arguments of all markers with this name; those nearest to the test take precedence."""
     settings: dict[str, Any] = {}
     for mark in request.node.iter_markers(marker):
         if mark.args:
@@ -42,10 +41,10 @@ def _settings(request: pytest.FixtureRequest, marker: str) -> dict[str, Any]:
 
 @pytest.fixture
 def kstore_clock() -> ManualClock:
-    """A clock that stands still until `advance` moves it; `kstore_log`, `kstore_store` and `kstore_crash` follow it.
+    """Return the clock of `kstore_log`, `kstore_store` and `kstore_crash`, which stands still until `advance` moves it.
 
-    It begins at the system's time. `kstore_clock.advance(timedelta(days=7))` also does what is due then: retention,
-    compaction, deletions.
+    It starts at the system's time. `kstore_clock.advance(timedelta(days=7))` also does the housekeeping that is due
+    then: retention, compaction, deletions.
     """
     from kstore.testing import ManualClock
 
@@ -56,9 +55,9 @@ def kstore_clock() -> ManualClock:
 def kstore_log(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kstore_clock: ManualClock
 ) -> Iterator[Log]:
-    """An empty log `test-0` in a directory of its own; at the end it is closed and verified.
+    """Yield an empty log `test-0` in a new directory; close and verify it at the end.
 
-    `@pytest.mark.kstore_log(segment_bytes=1000)` gives it settings.
+    `@pytest.mark.kstore_log(segment_bytes=1000)` sets its settings.
     """
     from kstore.testing import checked_log
 
@@ -71,9 +70,9 @@ def kstore_log(
 def kstore_store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kstore_clock: ManualClock
 ) -> Iterator[Store]:
-    """An empty store in a directory of its own; at the end it is closed and verified.
+    """Yield an empty store in a new directory; close and verify it at the end.
 
-    `@pytest.mark.kstore_store(topics={"orders": 4}, config={"log.retention.ms": 60000})` gives it topics and settings.
+    `@pytest.mark.kstore_store(topics={"orders": 4}, config={"log.retention.ms": 60000})` sets its topics and settings.
     """
     from kstore.testing import checked_store
 
@@ -86,9 +85,10 @@ def kstore_store(
 def kstore_crash(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kstore_clock: ManualClock
 ) -> Crashes:
-    """Crashes: `for crash in kstore_crash():` cuts the power, or kills the process, before each write and sync.
+    """Return the crashes of a test: a power cut and a kill before each of its writes and syncs.
 
-    `crash.log()` and `crash.store()` take the settings of the markers `kstore_log` and `kstore_store`.
+    Use `for crash in kstore_crash():`. `crash.log()` and `crash.store()` use the settings of the markers `kstore_log`
+    and `kstore_store`.
     """
     from kstore.testing import Crashes
 
@@ -102,9 +102,9 @@ def kstore_crash(
 
 @pytest.fixture(scope="session")
 def kstore_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A small Spark session that knows `format("kstore")`; the one that is active, if there is one.
+    """Yield a small Spark session with `format("kstore")`, or the active session if there is one.
 
-    Without PySpark the test is skipped.
+    The test is skipped without PySpark.
     """
     pytest.importorskip("pyspark", reason="kstore_spark needs PySpark: pip install 'kstore[spark]'")
     from kstore.testing.spark import session
