@@ -133,10 +133,7 @@ class Setting:
             raise _bad(at.name, value, reason, at.unit or self.unit) from None
 
     def from_broker(self, value: object, at: BrokerName, *, wins: bool) -> Any:
-        """Return the value of one of the broker's names in the setting's unit; `wins` if the name is in force.
-
-        A bad value raises `ConfigError` in either case.
-        """
+        """Return the value of a broker's name in the setting's unit; a bad value raises even if it is not in force."""
         if value is None and self.nullable:
             return None
         parsed = self.convert(value, at)

@@ -19,10 +19,7 @@ class Labelled(NamedTuple):
 
 
 class Exported:
-    """Weakly held logs, stores, replications and backups; after it is closed or collected, a source has no samples.
-
-    Thread-safe.
-    """
+    """Logs, stores, replications and backups, held weakly: a closed or collected one has no samples. Thread-safe."""
 
     def __init__(self) -> None:
         self._sources: list[tuple[weakref.ref[Source], dict[str, str]]] = []

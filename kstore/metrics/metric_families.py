@@ -50,9 +50,9 @@ LOG_RECOVERY_POINT = Family(
 LOG_SEGMENTS = Family("kstore.log.segments", "gauge", "{segment}", PLACE, "Segments, the active one included.")
 LOG_SIZE = Family("kstore.log.size", "gauge", "bytes", PLACE, "Size of the batches in all segments.")
 LOG_DIRTY = Family(
-    "kstore.log.dirty_ratio", "gauge", "", PLACE, "Share of a compacted log that the cleaner has not been at."
+    "kstore.log.dirty_ratio", "gauge", "", PLACE, "Share of a compacted log that has not been compacted yet."
 )
-LOG_FAILED = Family("kstore.log.failed", "gauge", "", PLACE, "1 where a partition cannot be written.")
+LOG_FAILED = Family("kstore.log.failed", "gauge", "", PLACE, "1 if a partition cannot be written.")
 
 STORE_TOPICS = Family("kstore.store.topics", "gauge", "{topic}", (), "Topics.")
 STORE_PARTITIONS = Family("kstore.store.partitions", "gauge", "{partition}", (), "Partitions, open or not.")
@@ -60,7 +60,7 @@ STORE_OPEN_LOGS = Family("kstore.store.open_logs", "gauge", "{partition}", (), "
 STORE_FOLLOWER = Family("kstore.store.follower", "gauge", "", (), "1 for a follower, 0 for a leader.")
 STORE_FAILURES = Family("kstore.store.failures", "gauge", "", (), "Things that housekeeping could not do.")
 DIRECTORY_OFFLINE = Family("kstore.directory.offline", "gauge", "", ("directory",), "1 for a directory that failed.")
-DIRECTORY_FULL = Family("kstore.directory.full", "gauge", "", ("directory",), "1 where the last write found no room.")
+DIRECTORY_FULL = Family("kstore.directory.full", "gauge", "", ("directory",), "1 if the last write hit a full disk.")
 
 SYNC = Family("kstore.sync.duration", "histogram", "seconds", ("directory",), "How long each sync of a log took.")
 SYNC_CALLERS = Family(
@@ -76,13 +76,13 @@ GROUP_LAG = Family(
 )
 
 FOLLOWER_LAG = Family(
-    "kstore.replication.lag", "gauge", "{record}", PLACE, "Offsets that the follower has not yet, at its last look."
+    "kstore.replication.lag", "gauge", "{record}", PLACE, "Offsets that the follower lacked when it last polled."
 )
-FOLLOWER_LAG_BYTES = Family("kstore.replication.lag_size", "gauge", "bytes", PLACE, "Their size.")
+FOLLOWER_LAG_BYTES = Family("kstore.replication.lag_size", "gauge", "bytes", PLACE, "The size of these records.")
 FOLLOWER_LAG_TIME = Family(
-    "kstore.replication.lag_time", "gauge", "seconds", PLACE, "Since when the follower has not had all."
+    "kstore.replication.lag_time", "gauge", "seconds", PLACE, "How long the follower has lacked records."
 )
-FOLLOWER_FAILED = Family("kstore.replication.failed", "gauge", "", PLACE, "1 where a partition cannot be copied.")
+FOLLOWER_FAILED = Family("kstore.replication.failed", "gauge", "", PLACE, "1 if a partition cannot be copied.")
 
 BACKUP_LAG = Family(
     "kstore.backup.lag", "gauge", "{record}", PLACE, "Offsets that were not backed up at the last round."
@@ -95,8 +95,8 @@ BACKUP_LAST = Family(
     "gauge",
     "seconds",
     (),
-    "When all was backed up last, since the epoch.",
+    "Time since the epoch at which everything was last backed up.",
 )
-BACKUP_FAILED = Family("kstore.backup.failed", "gauge", "", (), "1 where the last round failed.")
+BACKUP_FAILED = Family("kstore.backup.failed", "gauge", "", (), "1 if the last round failed.")
 
 FAMILIES: tuple[Family, ...] = tuple(value for value in list(vars().values()) if type(value) is Family)

@@ -357,7 +357,7 @@ class _OptionReader:
                 hint = next((one for one in own if _alike(one.lower(), low)), None)
                 raise ConfigError(
                     f"{name} is no option of a {direction}{f'; {hint} is' if hint else ''}: {value!r} "
-                    f"({', '.join(own)} are known; what begins with 'kafka.' is passed over)"
+                    f"({', '.join(own)} are known; names that start with 'kafka.' are ignored)"
                 )
             if value is None:
                 raise ConfigError(f"{name} has no value")

@@ -70,10 +70,9 @@ def rebase(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch, *, bi
            path: StrPath | None = None) -> tuple[int, int, int]:
     """Write offsets from `base_offset` on and a leader epoch into the v2 batches of `[0, end)` of a file, in place.
 
-    Returns (next offset, number of batches, CRC of the first batch). Writes only the first 16 bytes of each batch,
-    which no CRC covers, without the GIL. Ignores the present offsets, so that a call may be repeated. If `write` is
-    false, only checks the batches. Raises `CorruptRecordError` unless the bytes are whole batches without a producer,
-    and `StorageError`.
+    Returns (next offset, number of batches, CRC of the first batch). Writes only the 16 bytes of each batch that no CRC
+    covers, without the GIL. Ignores the present offsets, so a call may be repeated. If `write` is false, only checks
+    the batches. Raises `StorageError`, and `CorruptRecordError` unless the bytes are whole batches without a producer.
     """
     cdef Rebase r
     cdef Walked walked

@@ -380,7 +380,7 @@ def _one_of_each_job(segments: Iterable[StagedSegment]) -> Iterable[StagedSegmen
 def _unfinished(record: CommitRecord, reason: str) -> StorageError:
     path = f"{record.primary}/{load_files.COMMIT_FILE}"
     return StorageError(
-        errno.EIO, f"a bulk load is decided and not finished ({reason}); opening the store anew finishes it", path
+        errno.EIO, f"a bulk load is decided and not finished ({reason}); opening the store again finishes it", path
     )
 
 

@@ -60,11 +60,10 @@ class Sequences:
         key: ReadableBuffer | None,
         timestamp: int | datetime | None,
     ) -> RecordMetadata | int:
-        """Append one record in one step and return its metadata; otherwise return its partition, and append nothing.
+        """Append one record in one step and return its metadata; else return its partition, for `append_numbered`.
 
-        The caller then uses `append_numbered`. `route` is the topic's. If `taken` is a list, `taken[0]` becomes the
-        partition and sequence number once the record is in the log: an interrupt may come before the caller has the
-        result. Raises the error that refuses the record.
+        `route` is the topic's. If `taken` is a list, `taken[0]` becomes the partition and sequence number once the
+        record is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
 
 class NumberingAppender(RecordAppender):
@@ -81,10 +80,7 @@ class NumberingAppender(RecordAppender):
         headers: Headers | None,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        """Append one numbered record after a call of `enter`; raise the errors of `Store.append` and of the log.
-
-        `enter` is called with the partition unless the coordinator knows it already.
-        """
+        """Append one numbered record; first call `enter` if the coordinator does not know its partition yet."""
 
 @disjoint_base
 class RecordProducer:

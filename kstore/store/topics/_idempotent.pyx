@@ -88,11 +88,10 @@ cdef class Sequences:
     def append(self, list taken: list[Any] | None, Route route not None, topic: str, partition: int | None,
                value: ReadableBuffer | None, key: ReadableBuffer | None,
                timestamp: int | datetime | None) -> RecordMetadata | int:
-        """Append one record in one step and return its metadata; otherwise return its partition, and append nothing.
+        """Append one record in one step and return its metadata; else return its partition, for `append_numbered`.
 
-        The caller then uses `append_numbered`. `route` is the topic's. If `taken` is a list, `taken[0]` becomes the
-        partition and sequence number once the record is in the log: an interrupt may come before the caller has the
-        result. Raises the error that refuses the record.
+        `route` is the topic's. If `taken` is a list, `taken[0]` becomes the partition and sequence number once the
+        record is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
         """
         return self._append_to(taken, route, topic, partition, value, key, timestamp)
 
@@ -143,10 +142,7 @@ cdef class NumberingAppender(RecordAppender):
                         value: ReadableBuffer | None, key: ReadableBuffer | None, partition: int | None,
                         timestamp: int | datetime | None, headers: Headers | None,
                         expected_offset: int | None = None) -> RecordMetadata:
-        """Append one numbered record after a call of `enter`; raise the errors of `Store.append` and of the log.
-
-        `enter` is called with the partition unless the coordinator knows it already.
-        """
+        """Append one numbered record; first call `enter` if the coordinator does not know its partition yet."""
         return self._append_numbered(numbers, enter, topic, value, key, partition, timestamp, headers, expected_offset)
 
     cdef object _append_numbered(self, Sequences numbers, object enter, object topic, object value, object key,

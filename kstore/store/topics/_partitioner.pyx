@@ -313,10 +313,7 @@ cdef class Splitter(BaseSplitter):
         return self._finished >= self._limit_bytes or self._held >= self._max_bytes
 
     cdef inline bint _put_ahead(self, PyObject *item) noexcept:
-        """Hold a pair of bytes until its key is hashed; return False for other items.
-
-        The caller must call `_pack_ahead` when all `HASHED_AHEAD` places are full.
-        """
+        """Hold a pair of bytes to be hashed, or return False. If all places are full, call `_pack_ahead` next."""
         cdef PyObject *key
         cdef int at = self._ahead_count
         assert at < HASHED_AHEAD
