@@ -136,7 +136,7 @@ class RecordBatch:
         """Whether this is a control batch: it holds a transaction marker or another control record."""
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time in milliseconds after which the batch's tombstones may be removed; None until compaction sets it."""
+        """Time in milliseconds at which the batch's tombstones may be removed; None until compaction sets it."""
     @property
     def count(self) -> int:
         """Number of records that the header declares; in formats 0 and 1, the number of messages found."""

@@ -503,7 +503,7 @@ cdef class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time in milliseconds after which the batch's tombstones may be removed; None until compaction sets it."""
+        """Time in milliseconds at which the batch's tombstones may be removed; None until compaction sets it."""
         if self._p[MAGIC_AT] == 2 and self.attributes & DELETE_HORIZON_BIT:
             return load64(self._p + BASE_TIMESTAMP_AT)
         return None

@@ -38,24 +38,24 @@ class BrokerConfig(Settings):
 
     log_dir: tuple[str, ...] = row(
         setting("log.dir", "list", ("/tmp/kafka-logs",)),
-        doc="A broker's directory of logs where `log.dirs` is not set; without effect on a store, as `log.dirs` is.",
+        doc="A broker's log directory if `log.dirs` is not set; like `log.dirs`, it has no effect on a store.",
         danger="A temporary directory is emptied by some systems at each start.",
     )
     log_dirs: tuple[str, ...] | None = row(
         setting("log.dirs", "list", None),
-        doc="A broker's directories of logs. A store is given its own when it is opened; `cordoned.log.dirs` is held "
-        "against these, too.",
+        doc="A broker's log directories. A store gets its own when it is opened; `cordoned.log.dirs` is compared with "
+        "these, too.",
         danger="Each holds the only copy of its partitions.",
     )
     cordoned_log_dirs: tuple[str, ...] = row(
         setting("cordoned.log.dirs", "list", ()),
-        doc="Directories out of those of the store, or `*`, that are given no new partitions.",
-        danger="With all of them cordoned new partitions go to the first.",
+        doc="Directories of the store, or `*` for all, that get no new partitions.",
+        danger="If all are cordoned, new partitions go to the first.",
     )
     log_retention_check_interval_ms: int = row(
         setting("log.retention.check.interval.ms", "long", 300_000, "milliseconds", minimum=1),
         doc="How often retention checks every log.",
-        danger="Data outlives its retention by up to this.",
+        danger="Data may be kept longer than its retention by up to this.",
     )
     log_flush_scheduler_interval_ms: int = row(
         setting("log.flush.scheduler.interval.ms", "long", LONG_MAX, "milliseconds"),
@@ -70,16 +70,16 @@ class BrokerConfig(Settings):
     log_flush_start_offset_checkpoint_interval_ms: int = row(
         setting("log.flush.start.offset.checkpoint.interval.ms", "int", 60_000, "milliseconds", minimum=0),
         doc="How often log start offsets are written to their checkpoint file.",
-        danger="None here: a log start that was moved is on disk before the call returns.",
+        danger="None here: a new log start offset is on the disk before the call returns.",
     )
     log_initial_task_delay_ms: int = row(
         setting("log.initial.task.delay.ms", "long", 30_000, "milliseconds", minimum=0),
-        doc="How long after opening the housekeeping begins.",
+        doc="How long after the opening housekeeping starts.",
         danger="Small values add housekeeping to the work of opening.",
     )
     num_recovery_threads_per_data_dir: int = row(
         setting("num.recovery.threads.per.data.dir", "int", 2, "threads", minimum=1),
-        doc="How many threads at the most open, recover and close the logs of one directory. One opens small logs.",
+        doc="The most threads that open, recover and close the logs of one directory; one opens small logs.",
         danger="More threads than the disk can serve wait for each other.",
     )
     log_dir_failure_timeout_ms: int = row(
@@ -111,18 +111,18 @@ class BrokerConfig(Settings):
     )
     log_cleaner_dedupe_buffer_size: int = row(
         setting("log.cleaner.dedupe.buffer.size", "long", 128 << 20, "bytes"),
-        doc="Room for the keys of one round of all cleaner threads, 24 bytes for each; it is taken as keys come.",
-        danger="A small one takes more rounds over a log; more than 1048576 for each thread is needed.",
+        doc="Memory for the keys of one round of all cleaner threads, 24 bytes a key; allocated as keys are read.",
+        danger="A small buffer needs more rounds over a log; each thread needs more than 1048576.",
     )
     log_cleaner_io_buffer_size: int = row(
         setting("log.cleaner.io.buffer.size", "int", 512 << 10, "bytes", minimum=0),
         doc="Memory for reading and writing of all cleaner threads; it grows to the largest batch.",
-        danger="Small ones mean many small reads.",
+        danger="Small buffers mean many small reads.",
     )
     log_cleaner_io_buffer_load_factor: float = row(
         setting("log.cleaner.io.buffer.load.factor", "double", 0.9),
-        doc="Which share of those keys a round may hold.",
-        danger="A small one takes more rounds over a log.",
+        doc="The share of that memory that the keys of a round may fill.",
+        danger="A small share needs more rounds over a log.",
     )
     log_cleaner_io_max_bytes_per_second: float = row(
         setting("log.cleaner.io.max.bytes.per.second", "double", sys.float_info.max, "bytes per second"),
@@ -142,7 +142,7 @@ class BrokerConfig(Settings):
     producer_id_expiration_check_interval_ms: int = row(
         setting("producer.id.expiration.check.interval.ms", "int", 600_000, "milliseconds", minimum=1),
         doc="How often producers' states are checked for expiry.",
-        danger="Producers' states outlive their time by up to this.",
+        danger="Producers' states may be kept longer by up to this.",
     )
     transaction_partition_verification_enable: bool = row(
         setting(
@@ -162,22 +162,22 @@ class BrokerConfig(Settings):
     offsets_topic_num_partitions: int = row(
         setting("offsets.topic.num.partitions", "int", 50, "partitions", minimum=1),
         doc="How many partitions `__consumer_offsets` has when it is created.",
-        danger="A group's positions are looked for where this says, unless the topic is there already.",
+        danger="Decides in which partition a group's positions are looked up, unless the topic exists already.",
     )
     offsets_topic_segment_bytes: int = row(
         setting("offsets.topic.segment.bytes", "int", 100 << 20, "bytes", minimum=1),
-        doc="`segment.bytes` of `__consumer_offsets` when it is made. A store takes 256 KiB where this is not named.",
+        doc="`segment.bytes` of `__consumer_offsets` when it is created. A store uses 256 KiB if this is not set.",
         danger="Only closed segments are compacted.",
     )
     offsets_retention_minutes: int = row(
         setting("offsets.retention.minutes", "int", 7 * 24 * 60, "minutes", minimum=1),
         doc="How long a group's committed positions are kept after the last commit; not while a consumer is open.",
-        danger="A group that pauses for longer, while the store is in use, begins again where a new one would.",
+        danger="A group that pauses for longer while the store is in use starts again as a new group.",
     )
     offsets_retention_check_interval_ms: int = row(
         setting("offsets.retention.check.interval.ms", "long", 600_000, "milliseconds", minimum=1),
-        doc="How often committed positions are looked at for expiry.",
-        danger="They outlive their time by up to this.",
+        doc="How often committed positions are checked for expiry.",
+        danger="They may be kept longer by up to this.",
     )
     offset_metadata_max_bytes: int = row(
         setting("offset.metadata.max.bytes", "int", 4096, "characters"),
@@ -186,32 +186,32 @@ class BrokerConfig(Settings):
     )
     transaction_state_log_num_partitions: int = row(
         setting("transaction.state.log.num.partitions", "int", 50, "partitions", minimum=1),
-        doc="How many partitions `__transaction_state` has when it is made.",
-        danger="A transactional id is looked for where this says, unless the topic is there already.",
+        doc="How many partitions `__transaction_state` has when it is created.",
+        danger="Decides in which partition a transactional id is looked up, unless the topic exists already.",
     )
     transaction_state_log_segment_bytes: int = row(
         setting("transaction.state.log.segment.bytes", "int", 100 << 20, "bytes", minimum=1),
-        doc="`segment.bytes` of `__transaction_state` when it is made. A store takes 256 KiB where this is not named.",
+        doc="`segment.bytes` of `__transaction_state` when it is created. A store uses 256 KiB if this is not set.",
         danger="Only closed segments are compacted.",
     )
     transactional_id_expiration_ms: int = row(
         setting("transactional.id.expiration.ms", "int", 7 * 24 * 3_600_000, "milliseconds", minimum=1),
         doc="How long a transactional id without a transaction is kept after its last one.",
-        danger="A producer that returns later gets a new producer id; nothing of its records is lost.",
+        danger="A producer that returns later gets a new producer id; none of its records is lost.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = row(
         setting(
             "transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, "milliseconds", minimum=1
         ),
-        doc="How often transactions are looked at for those that are open longer than their timeout.",
+        doc="How often open transactions are compared with their timeouts.",
         danger="An abandoned transaction holds back readers with `read_committed` for up to this longer.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = row(
         setting(
             "transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, "milliseconds", minimum=1
         ),
-        doc="How often transactional ids are looked at for expiry.",
-        danger="They outlive their time by up to this.",
+        doc="How often transactional ids are checked for expiry.",
+        danger="They may be kept longer by up to this.",
     )
     explicit: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
     """The names of the settings that were given, as Python writes them."""

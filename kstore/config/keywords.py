@@ -23,7 +23,7 @@ class LogSettings(TypedDict, total=False):
     """The log rolls when the next batch's timestamp is more than this after that of the segment's first batch. [at
     least 1 milliseconds; default 604800000 (7 days)]"""
     segment_jitter_ms: SupportsIndex | str
-    """segment.ms is shortened by a random time of at most this, so that many logs do not roll at once. [at least 0
+    """segment.ms is shortened by a random time of at most this, so that many logs do not roll together. [at least 0
     milliseconds; default 0]"""
     segment_index_bytes: SupportsIndex | str
     """The size of an active segment's index files; the log rolls when one of them is full. [at least 4 bytes; default
@@ -32,8 +32,8 @@ class LogSettings(TypedDict, total=False):
     """An index entry is written once this many bytes have been appended since the one before. [at least 0 bytes;
     default 4096 (4 KiB)]"""
     preallocate: bool | str
-    """A new log file has its full size at once, in zeros; a roll and a close cut it to its length. [true or false;
-    default false]"""
+    """A new log file gets its full size immediately, in zeros; a roll and a close truncate it to its length. [true or
+    false; default false]"""
     flush_messages: SupportsIndex | str
     """The log is flushed when this many records have been appended since the last flush. [at least 1 records; default
     unlimited]"""
@@ -65,7 +65,7 @@ class LogSettings(TypedDict, total=False):
     """The largest batch that an append takes, as stored: compressed, with its header. [at least 0 bytes; default
     1048588]"""
     compression_type: str
-    """How batches are stored; producer keeps them as they come. [one of uncompressed, zstd, lz4, snappy, gzip,
+    """How batches are stored; producer keeps them as they arrive. [one of uncompressed, zstd, lz4, snappy, gzip,
     producer; default producer]"""
     compression_gzip_level: SupportsIndex | str
     """The level where compression.type is gzip; -1 is the codec's own default. [-1 or 1 to 9; default -1]"""
@@ -74,8 +74,8 @@ class LogSettings(TypedDict, total=False):
     compression_zstd_level: SupportsIndex | str
     """The level where compression.type is zstd. [-131072 to 22; default 3]"""
     message_timestamp_type: str
-    """Whose clock stamps the records: the producer's, or this log's as it appends. [one of CreateTime, LogAppendTime;
-    default CreateTime]"""
+    """The clock that gives records their timestamps: the producer's, or this log's at the append. [one of CreateTime,
+    LogAppendTime; default CreateTime]"""
     message_timestamp_before_max_ms: SupportsIndex | str
     """A record whose timestamp is further than this before the clock is refused. [at least 0 milliseconds; default
     unlimited]"""
@@ -109,14 +109,14 @@ class BrokerSettings(TypedDict, total=False):
     """The settings of a store that no topic overrides: what `BrokerConfig` takes."""
 
     log_dir: Sequence[str]
-    """A broker's directory of logs where log.dirs is not set; without effect on a store, as log.dirs is. [a list
-    without an empty element; default /tmp/kafka-logs]"""
+    """A broker's log directory if log.dirs is not set; like log.dirs, it has no effect on a store. [a list without an
+    empty element; default /tmp/kafka-logs]"""
     log_dirs: Sequence[str] | None
-    """A broker's directories of logs. A store is given its own when it is opened; cordoned.log.dirs is held against
-    these, too. [a list without an empty element; default none]"""
+    """A broker's log directories. A store gets its own when it is opened; cordoned.log.dirs is compared with these,
+    too. [a list without an empty element; default none]"""
     cordoned_log_dirs: Sequence[str]
-    """Directories out of those of the store, or *, that are given no new partitions. [a list without an empty element;
-    default empty]"""
+    """Directories of the store, or * for all, that get no new partitions. [a list without an empty element; default
+    empty]"""
     log_retention_check_interval_ms: SupportsIndex | str
     """How often retention checks every log. [at least 1 milliseconds; default 300000 (5 minutes)]"""
     log_flush_scheduler_interval_ms: SupportsIndex | str
@@ -129,9 +129,9 @@ class BrokerSettings(TypedDict, total=False):
     """How often log start offsets are written to their checkpoint file. [at least 0 milliseconds; default 60000 (1
     minute)]"""
     log_initial_task_delay_ms: SupportsIndex | str
-    """How long after opening the housekeeping begins. [at least 0 milliseconds; default 30000 (30 seconds)]"""
+    """How long after the opening housekeeping starts. [at least 0 milliseconds; default 30000 (30 seconds)]"""
     num_recovery_threads_per_data_dir: SupportsIndex | str
-    """How many threads at the most open, recover and close the logs of one directory. One opens small logs. [at least 1
+    """The most threads that open, recover and close the logs of one directory; one opens small logs. [at least 1
     threads; default 2]"""
     log_dir_failure_timeout_ms: SupportsIndex | str
     """Kept for brokers that share the configuration. [at least 1 milliseconds; default 30000 (30 seconds)] Does nothing
@@ -145,13 +145,13 @@ class BrokerSettings(TypedDict, total=False):
     log_cleaner_threads: SupportsIndex | str
     """How many threads compact, each one log at a time. [at least 0 threads; default 1]"""
     log_cleaner_dedupe_buffer_size: SupportsIndex | str
-    """Room for the keys of one round of all cleaner threads, 24 bytes for each; it is taken as keys come. [any 64-bit
+    """Memory for the keys of one round of all cleaner threads, 24 bytes a key; allocated as keys are read. [any 64-bit
     integer bytes; default 134217728 (128 MiB)]"""
     log_cleaner_io_buffer_size: SupportsIndex | str
     """Memory for reading and writing of all cleaner threads; it grows to the largest batch. [at least 0 bytes; default
     524288 (512 KiB)]"""
     log_cleaner_io_buffer_load_factor: float | str
-    """Which share of those keys a round may hold. [any double; default 0.9]"""
+    """The share of that memory that the keys of a round may fill. [any double; default 0.9]"""
     log_cleaner_io_max_bytes_per_second: float | str
     """Bounds what housekeeping's compaction reads and writes, in all threads together. [any double bytes per second;
     default unlimited]"""
@@ -170,28 +170,28 @@ class BrokerSettings(TypedDict, total=False):
     offsets_topic_num_partitions: SupportsIndex | str
     """How many partitions __consumer_offsets has when it is created. [at least 1 partitions; default 50]"""
     offsets_topic_segment_bytes: SupportsIndex | str
-    """segment.bytes of __consumer_offsets when it is made. A store takes 256 KiB where this is not named. [at least 1
+    """segment.bytes of __consumer_offsets when it is created. A store uses 256 KiB if this is not set. [at least 1
     bytes; default 104857600 (100 MiB)]"""
     offsets_retention_minutes: SupportsIndex | str
     """How long a group's committed positions are kept after the last commit; not while a consumer is open. [at least 1
     minutes; default 10080]"""
     offsets_retention_check_interval_ms: SupportsIndex | str
-    """How often committed positions are looked at for expiry. [at least 1 milliseconds; default 600000 (10 minutes)]"""
+    """How often committed positions are checked for expiry. [at least 1 milliseconds; default 600000 (10 minutes)]"""
     offset_metadata_max_bytes: SupportsIndex | str
     """How much text may be kept with a committed position. [any 32-bit integer characters; default 4096]"""
     transaction_state_log_num_partitions: SupportsIndex | str
-    """How many partitions __transaction_state has when it is made. [at least 1 partitions; default 50]"""
+    """How many partitions __transaction_state has when it is created. [at least 1 partitions; default 50]"""
     transaction_state_log_segment_bytes: SupportsIndex | str
-    """segment.bytes of __transaction_state when it is made. A store takes 256 KiB where this is not named. [at least 1
+    """segment.bytes of __transaction_state when it is created. A store uses 256 KiB if this is not set. [at least 1
     bytes; default 104857600 (100 MiB)]"""
     transactional_id_expiration_ms: SupportsIndex | str
     """How long a transactional id without a transaction is kept after its last one. [at least 1 milliseconds; default
     604800000 (7 days)]"""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: SupportsIndex | str
-    """How often transactions are looked at for those that are open longer than their timeout. [at least 1 milliseconds;
-    default 10000 (10 seconds)]"""
+    """How often open transactions are compared with their timeouts. [at least 1 milliseconds; default 10000 (10
+    seconds)]"""
     transaction_remove_expired_transaction_cleanup_interval_ms: SupportsIndex | str
-    """How often transactional ids are looked at for expiry. [at least 1 milliseconds; default 3600000 (1 hour)]"""
+    """How often transactional ids are checked for expiry. [at least 1 milliseconds; default 3600000 (1 hour)]"""
 
 
 class StoreSettings(LogSettings, BrokerSettings, total=False):

@@ -90,7 +90,7 @@ class LogConfig(Settings):
         ),
         applies=NEXT_APPEND,
         doc="The log rolls when the next batch's timestamp is more than this after that of the segment's first batch.",
-        danger="Small values mean many files; a batch with a timestamp far ahead rolls at once.",
+        danger="Small values mean many files; a batch with a timestamp far ahead rolls immediately.",
     )
     segment_jitter_ms: int = row(
         setting(
@@ -105,8 +105,8 @@ class LogConfig(Settings):
             ),
         ),
         applies=NEXT_SEGMENT,
-        doc="`segment.ms` is shortened by a random time of at most this, so that many logs do not roll at once.",
-        danger="Segments roll earlier than `segment.ms` says, by another amount after each opening.",
+        doc="`segment.ms` is shortened by a random time of at most this, so that many logs do not roll together.",
+        danger="Segments roll earlier than `segment.ms` says, by a different amount after each opening.",
     )
     segment_index_bytes: int = row(
         setting("segment.index.bytes", "int", 10 << 20, "bytes", minimum=4, broker="log.index.size.max.bytes"),
@@ -123,8 +123,8 @@ class LogConfig(Settings):
     preallocate: bool = row(
         setting("preallocate", "bool", False, broker="log.preallocate"),
         applies=NEXT_SEGMENT,
-        doc="A new log file has its full size at once, in zeros; a roll and a close cut it to its length.",
-        danger="Every partition takes a whole `segment.bytes` of apparent size; after a crash the zeros are cut.",
+        doc="A new log file gets its full size immediately, in zeros; a roll and a close truncate it to its length.",
+        danger="Every partition takes a whole `segment.bytes` of apparent size; recovery after a crash cuts the zeros.",
     )
     flush_messages: int = row(
         setting("flush.messages", "long", LONG_MAX, "records", minimum=1, broker="log.flush.interval.messages"),
@@ -149,7 +149,7 @@ class LogConfig(Settings):
         setting("retention.bytes", "long", -1, "bytes", broker="log.retention.bytes"),
         applies=NEXT_RETENTION,
         doc="Deletes old segments while the log is at least this large without them; negative: never.",
-        danger="Deletes data for good. It bounds one partition, not a topic, and whole segments go.",
+        danger="Deletes data permanently. It limits one partition, not a topic, and deletes whole segments.",
     )
     retention_ms: int = row(
         setting(
@@ -167,8 +167,8 @@ class LogConfig(Settings):
         ),
         applies=NEXT_RETENTION,
         doc="Deletes the oldest segments whose newest record is older than this; -1: never.",
-        danger="Deletes data for good. Kafka's default is seven days, kstore's is never; one record with a timestamp "
-        "in the future keeps its segment and all after it.",
+        danger="Deletes data permanently. Kafka's default is seven days, kstore's is never; one record with a "
+        "timestamp in the future keeps its segment and all after it.",
     )
     file_delete_delay_ms: int = row(
         setting(
@@ -182,7 +182,7 @@ class LogConfig(Settings):
         setting("cleanup.policy", "list", ("delete",), choices=("compact", "delete"), broker="log.cleanup.policy"),
         applies="the next append and pass",
         doc="`delete` lets retention delete old segments, `compact` keeps the last record of each key; empty: neither.",
-        danger="`compact` refuses records without a key, and drops all but the last record of a key for good.",
+        danger="`compact` refuses records without a key, and permanently drops all but a key's last record.",
     )
     delete_retention_ms: int = row(
         setting(
@@ -241,8 +241,8 @@ class LogConfig(Settings):
             broker="compression.type",
         ),
         applies=NEXT_APPEND,
-        doc="How batches are stored; `producer` keeps them as they come.",
-        danger="With any value but `producer`, a batch that comes with another codec is encoded again.",
+        doc="How batches are stored; `producer` keeps them as they arrive.",
+        danger="With any value but `producer`, a batch that arrives with another codec is encoded again.",
     )
     compression_gzip_level: int = row(
         setting("compression.gzip.level", "int", -1, minimum=1, maximum=9, also=(-1,), broker="compression.gzip.level"),
@@ -271,7 +271,7 @@ class LogConfig(Settings):
             broker="log.message.timestamp.type",
         ),
         applies=NEXT_APPEND,
-        doc="Whose clock stamps the records: the producer's, or this log's as it appends.",
+        doc="The clock that gives records their timestamps: the producer's, or this log's at the append.",
         danger="With CreateTime a producer's wrong clock decides about rolls and retention.",
     )
     message_timestamp_before_max_ms: int = row(
