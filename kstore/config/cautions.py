@@ -248,7 +248,6 @@ def _of_compaction_that_does_not_act(config: LogSettings, broker: BrokerSettings
 
 
 def of_store(broker: BrokerSettings) -> Iterator[str]:
-    """Yield warnings about a store's own settings."""
     warned = set()
     if "log_cleaner_threads" in broker.explicit and broker.log_cleaner_threads == 0:
         warned.add("log_cleaner_threads")

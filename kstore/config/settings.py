@@ -74,7 +74,6 @@ class Setting:
 
     @property
     def nullable(self) -> bool:
-        """Whether the value may be None."""
         return self.default is None
 
     @property

@@ -28,7 +28,6 @@ class Family(NamedTuple):
 
     @property
     def ucum(self) -> str:
-        """The unit in OpenTelemetry."""
         return {"bytes": "By", "seconds": "s"}.get(self.unit, self.unit or "1")
 
 

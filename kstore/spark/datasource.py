@@ -45,7 +45,6 @@ class KStoreSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "kstore"
 
     def schema(self) -> str:
@@ -126,7 +125,6 @@ class Reader(DataSourceReader):
         return [Part(piece) for piece in plan(self._root, self._options, filters=self._filters)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the record batches of one piece."""
         return self._scan.batches(partition.piece) if isinstance(partition, Part) else iter(())
 
 
@@ -207,7 +205,6 @@ class Writer(DataSourceArrowWriter):
         self._stage.check(types)
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Stage the rows of one task attempt."""
         return Written(tuple(self._stage.write(iterator)))
 
     def commit(self, messages: list[Any]) -> None:

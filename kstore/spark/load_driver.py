@@ -266,7 +266,6 @@ def partition_of(key: Any, partitions: int) -> Any:
 
 
 def _partitions(pa: Any, keys: Any, partitions: int) -> Any:
-    """Return the partitions of an Arrow array of keys."""
     if pa.types.is_null(keys.type):
         return pa.nulls(len(keys), pa.int32())
     numbers = np.frombuffer(partitions_of(keys, partitions), np.int32)

@@ -272,7 +272,6 @@ class _Maker:
         self._same = {"topic": pa.array([], pa.string()), "partition": pa.array([], pa.int32())}
 
     def batch(self, chunk: Columns) -> Any:
-        """Return the record batch of a chunk."""
         columns = self._pa.record_batch(chunk)
         arrays = [self._column(name, chunk, columns) for name in self._schema.names]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -54,14 +54,12 @@ def check(types: Types, *, wants_topic: bool) -> None:
 
 
 def check_once(names: Iterable[Any]) -> None:
-    """Raise `ConfigError` for two columns with the same known name."""
     for name, count in Counter(names).items():
         if count > 1 and name in TYPES:
             raise ConfigError(f"there are {count} columns of the name {name!r}, and each may be there once")
 
 
 def no_value() -> ConfigError:
-    """Make the error for rows without a column `value`."""
     return ConfigError("Required attribute 'value' not found.")
 
 

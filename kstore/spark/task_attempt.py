@@ -38,8 +38,6 @@ BATCHES_BYTES = 16 << 20  # memory that the batches of all topics may take betwe
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic for a task: its number of partitions, and the settings of its logs."""
-
     name: str
     partitions: int
     settings: Mapping[str, str]
@@ -88,7 +86,6 @@ class _StagedPipeline(Pipeline):
         return self.measure()
 
     def end_batch(self) -> None:
-        """Close the open batch and write it."""
         _column_encoder.close(self.packer)
         self.send()
 

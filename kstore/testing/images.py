@@ -68,7 +68,6 @@ class Disk:
         self._pending_names: list[Name] = []
 
     def apply(self, op: Op) -> None:
-        """Apply the next step."""
         match op:
             case Adopt():
                 self._names[op.parent][op.name] = op.number

@@ -65,7 +65,6 @@ class Recorder:
         return self
 
     def uninstall(self) -> None:
-        """Restore the replaced functions."""
         self._set_hook(None)
         for name, real in self._real.items():
             setattr(fs, name, real)

@@ -69,7 +69,6 @@ class BulkLoads:
         self.loading = threading.Lock()
 
     def has(self, application: str, version: int) -> bool:
-        """Return whether a transaction has been committed."""
         return self._done.has("", application, version)
 
     def _add_area(self, staging_dir: str | os.PathLike[str] | None) -> None:
@@ -139,7 +138,6 @@ class BulkLoads:
         return wanted
 
     def _make_topics(self, wanted: Mapping[str, Staged]) -> None:
-        """Create the topics that do not exist."""
         for topic, row in wanted.items():
             if topic not in self._metadata.catalog:
                 config = None if row.config is None else json.loads(row.config)

@@ -72,12 +72,10 @@ class PartitionShare:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The topic and the partition's number."""
         return self.topic, self.partition
 
     @property
     def directory(self) -> str:
-        """The partition's directory."""
         return f"{self.root}/{self.topic}-{self.partition}"
 
     @property

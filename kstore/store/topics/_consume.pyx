@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The records of a topic for readers: `ConsumerRecord`, and an iterator that merges the records of partitions.
 
-Invariant: the merged iterators may run any Python code while this one holds a record of each partition.
+Invariant: the state is valid whenever one of the merged iterators is called, since it may run any Python code.
 """
 
 cimport cython

@@ -221,13 +221,11 @@ cdef class SequenceLock:
         self._sequences = sequences
 
     def acquire(self) -> None:
-        """Take the lock."""
         self._lock.acquire()
         self._depth += 1
         self._sequences.busy = True
 
     def release(self) -> None:
-        """Release the lock."""
         self._depth -= 1
         self._sequences.busy = self._closed or self._depth > 0
         self._lock.release()

@@ -82,6 +82,8 @@ def append(
     Raises:
         UnknownTopicOrPartitionError: If the store has no such topic or partition.
         UnexpectedOffsetError: If the record would not get the `expected_offset`.
+        TypeError: If the value or the key is a `str`.
+        ValueError: If an `expected_offset` is given without a `partition`.
         KStoreError: Any other error of `Log.append`; the log is then as it was.
 
     Example:

@@ -127,7 +127,6 @@ class Numbering:
             self._enter([writer.partition for writer in writers])
 
     def store(self, writer: Writer, packer: Packer, stored: Stored) -> None:
-        """Append a packer's batches to its partition."""
         place = writer.partition
         part = self.parts[place]
         self._numbers.take(place, writer)

@@ -85,7 +85,6 @@ class Routes:
         return self._metadata.catalog.find(topic, arguments.whole("partition", partition)).partition
 
     def log(self, topic: str, partition: int) -> Log:
-        """Return the log of a partition."""
         return self._logs.log(self._metadata.catalog.find(topic, partition))
 
     def open(self, route: Route, number: int) -> tuple[Log, Writer]:
