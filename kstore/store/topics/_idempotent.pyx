@@ -221,11 +221,13 @@ cdef class SequenceLock:
         self._sequences = sequences
 
     def acquire(self) -> None:
+        """Take the lock, and make the sequences `busy`."""
         self._lock.acquire()
         self._depth += 1
         self._sequences.busy = True
 
     def release(self) -> None:
+        """Release the lock; the sequences are not `busy` after the last release, unless it is closed."""
         self._depth -= 1
         self._sequences.busy = self._closed or self._depth > 0
         self._lock.release()
