@@ -8,7 +8,7 @@
 
 enum {
     KS_KEYS_AT_ONCE = 64, /* keys that are hashed and prefetched before the first one is looked up */
-    KS_MOST_GROWTH = 14,  /* bytes that a record may grow by another base timestamp: 9 of the delta, 4 of its length */
+    KS_MOST_GROWTH = 14,  /* bytes by which another base timestamp may enlarge a record: its delta by 9, its length by 4 */
     KS_LEAST_RECORD = 7,  /* bytes of the smallest record */
     KS_SMALL = 128,       /* bytes of a record that is copied whether it is kept or not */
     KS_NOT_PLAIN = 16,    /* records that are treated as not plain after one that is not plain */
@@ -16,7 +16,7 @@ enum {
     KS_FLAGS = KS_TIMESTAMP_TYPE_BIT | KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT
 };
 
-/* The last byte of a varint of maximal size may have bits beyond its number: numbers from here on are encoded again. */
+/* A varint of 5 (varlong: 10) bytes may have excess bits in its last byte: numbers from here on are encoded again. */
 #define KS_PLAIN_SIZE ((int64_t)1 << 27)
 #define KS_PLAIN_DELTA ((int64_t)1 << 62)
 
@@ -263,8 +263,8 @@ static inline void ks_copy_run(ks_rebuilding *b) {
     b->run = NULL;
 }
 
-/* Copies records while they are plain; returns 0 if a kept record is out of order. A small one with an unchanged
-   timestamp delta is always copied, and overwritten if it is not kept: a branch on that would be unpredictable. */
+/* Copies records while they are plain; returns 0 if a kept record is out of order. A small record with an unchanged
+   timestamp delta is always copied; the next one overwrites it if it is not kept. A branch would be unpredictable. */
 static int ks_copy_plain(const ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_stamps *t) {
     const int64_t last_delta = c->b.last - c->b.base;
     const uint8_t *p = b->p, *next;
@@ -339,14 +339,14 @@ static int ks_copy_any(ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_s
     return KS_CLEANED;
 }
 
-/* Copies the kept records of [p, end) to `to`, unchanged if their deltas are; it has KS_SMALL more bytes of space. */
+/* Copies the kept records of [p, end) to `to`, unchanged if their deltas are. KS_SMALL bytes beyond are writable. */
 static int ks_copy_kept(ks_cleaner *c, const uint8_t *p, const uint8_t *end, uint8_t **to, ks_stamps *t,
                         int names_may_grow) {
     const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT; /* all records get the same delta */
     ks_rebuilding b = {.p = p, .out = *to, .previous = -1, .first = 1};
     t->base_timestamp = t->horizon;
     t->max_timestamp = by_append_time ? c->b.max_timestamp : -1;
-    int32_t try_again = 0; /* the first record that may be plain */
+    int32_t try_again = 0; /* the first record at which ks_copy_plain is tried */
     while (b.i < c->b.count) {
         int step = ks_copy_any(c, &b, end, t, names_may_grow);
         if (step != KS_CLEANED) return step;
@@ -574,7 +574,7 @@ int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last
     return 1;
 }
 
-/* Frames the batch at `p` and reads its header, and sets `stage` to 1; KS_CLEANED with stage 0 if none is whole. */
+/* Frames the batch at `p`, reads its header and sets `stage` to 1. If it is not whole, returns KS_CLEANED with stage 0. */
 static int ks_read_batch(ks_cleaner *c) {
     const uint8_t *p = c->p;
     ks_cleaned_batch *b = &c->b;
@@ -605,7 +605,7 @@ static int ks_read_batch(ks_cleaner *c) {
     return KS_CLEANED;
 }
 
-/* Visits the batch; returns whether its records are to be discarded, 1 or 0, or a negated step. */
+/* Visits the batch; returns 1 if its records must be discarded, 0 if not, or a negated step. */
 static int ks_visit(ks_cleaner *c) {
     ks_cleaned_batch *b = &c->b;
     int answer;

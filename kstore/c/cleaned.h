@@ -33,11 +33,11 @@ enum ks_step {
 
 /* The last record of an active producer (SEMANTICS 7.18). */
 typedef struct {
-    int64_t producer_id, last_offset; /* -1: its data is not known */
+    int64_t producer_id, last_offset; /* -1: no data of it is known */
     int16_t epoch;
 } ks_last_record;
 
-/* Growing memory. */
+/* A buffer that grows. */
 typedef struct {
     uint8_t *p;
     size_t used, capacity;
@@ -110,7 +110,7 @@ int ks_drop(ks_cleaner *c);
    their `records` is superseded and no batch must be kept empty; returns whether it did. */
 int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last);
 
-/* Whether the batch ends a producer's records, or the round (SEMANTICS 7.18, RETAIN_EMPTY). */
+/* Whether the batch is the last of an active producer or of the cleanable offsets (SEMANTICS 7.18, RETAIN_EMPTY). */
 int ks_keeps_empty(const ks_cleaner *c, int64_t last, int64_t producer_id, int16_t epoch, int is_control);
 
 void ks_cleaner_free(ks_cleaner *c);

@@ -13,7 +13,7 @@
 
 typedef uint32_t (*ks_crc32c_function)(uint32_t crc, const uint8_t *p, size_t n);
 
-/* A little-endian word, as the CRC instructions take it. */
+/* A little-endian word, as the CRC instructions expect it. */
 static inline uint64_t ks_crc_load64(const uint8_t *p) {
     uint64_t word;
     memcpy(&word, p, 8);
@@ -135,7 +135,7 @@ KS_CRC_HARDWARE static inline uint64_t ks_crc_three(uint64_t crc, const uint8_t 
     return ks_crc_step64(0, crc) ^ third;
 }
 
-/* The register, neither started nor finished: three streams while enough bytes are left, then one chain. */
+/* The register, not inverted before or after: three streams while enough bytes are left, then one chain. */
 KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p, size_t n) {
     const uint8_t *start = p;
     for (; n >= 24 * KS_CRC_STREAM_WORDS; p += 24 * KS_CRC_STREAM_WORDS, n -= 24 * KS_CRC_STREAM_WORDS)
@@ -148,7 +148,7 @@ KS_CRC_HARDWARE static inline uint32_t ks_crc_run(uint64_t crc, const uint8_t *p
     }
     for (; n >= 8; p += 8, n -= 8) crc = ks_crc_step64(crc, ks_crc_load64(p));
     if (n) {
-        /* Fewer than 8 bytes are left. Zeros before them do not change an empty register. So these bytes, combined with
+        /* Fewer than 8 bytes are left. Zeros before them do not change a zero register. So these bytes, combined with
          * the first n bytes of the register, become the end of a word; the register's other bytes move down. */
         uint64_t word = 0;
         if (p - start >= 8)
@@ -185,8 +185,8 @@ KS_CRC_WIDE static inline __m512i ks_crc_distance(int words) {
     return _mm512_broadcast_i32x4(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
 }
 
-/* Folds the input into four registers of 64 bytes, and these into one. It has the same remainder as all the input so
- * far, so running the CRC instruction over its 64 bytes yields the checksum register. */
+/* Folds the input into four registers of 64 bytes, and these into one. That one has the same remainder as the folded
+ * input, so running the CRC instruction over its 64 bytes yields the checksum register. */
 KS_CRC_WIDE static uint32_t ks_crc32c_fold(uint32_t crc, const uint8_t *p, size_t n) {
     if (n < KS_CRC_FOLD_FROM) return ks_crc32c_streams(crc, p, n);
     __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
@@ -306,7 +306,7 @@ uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) { return ks_crc32c_
 
 static uint32_t ks_crc_squares[64]; /* x^(2^k), reflected */
 
-/* The product modulo the polynomial, bit by bit: it is needed a few times per batch. */
+/* The product modulo the polynomial, bit by bit: it is needed only a few times per batch. */
 static uint32_t ks_crc_multiply(uint32_t a, uint32_t b) {
     uint32_t product = 0;
     for (; a; a <<= 1) {

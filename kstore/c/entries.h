@@ -1,7 +1,7 @@
 /* Entries of the two index files (FORMAT 7.1 and 8.1): big-endian, without a header or padding.
 
-   An entry of an offset index has the last offset of a batch and the batch's position in the log file, one of a time
-   index the greatest timestamp so far and the last offset of its batch. Offsets are relative to the base offset. */
+   An offset index entry has the last offset of a batch and the batch's position in the log file. A time index entry has
+   the greatest timestamp so far and the last offset of its batch. Offsets are relative to the segment's base offset. */
 #ifndef KSTORE_ENTRIES_H
 #define KSTORE_ENTRIES_H
 

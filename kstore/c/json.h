@@ -10,7 +10,7 @@
 
 enum { KS_JSON_GROWTH = 6 }; /* the most bytes that one byte may become: \u0001 */
 
-/* Sets the high bits of those of eight bytes that a JSON string cannot hold unescaped; exact up to the first one. */
+/* Returns the high bit of each of eight bytes that is not ASCII or that JSON escapes; exact up to the first one set. */
 static inline uint64_t ks_json_special(uint64_t x) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     uint64_t quote = x ^ (ones * '"'), backslash = x ^ (ones * '\\');
@@ -33,8 +33,8 @@ static inline uint8_t *ks_put_json_escape(uint8_t *out, uint8_t c) {
     return out;
 }
 
-/* Writes bytes as the inside of a JSON string, from `*from` to `until`, or to the end of a character that crosses it,
-   at most KS_JSON_GROWTH bytes for each. Returns the end of the text, NULL if the bytes up to `end` are not UTF-8. */
+/* Writes the bytes from `*from` to `until`, or to the end of a character that crosses it, inside a JSON string: at most
+   KS_JSON_GROWTH bytes for each. Advances `*from`; returns the end of the text, NULL if the bytes are not UTF-8. */
 static inline uint8_t *ks_put_json(uint8_t *out, const uint8_t **from, const uint8_t *until, const uint8_t *end) {
     const uint8_t *p = *from;
     while (p < until) {

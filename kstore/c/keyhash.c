@@ -13,7 +13,7 @@ static void ks_hash_by_siphash(const ks_secret *s, const uint8_t *const *keys, c
 
 #include <immintrin.h>
 
-/* Keys in parallel: a round of AES waits for the previous one, and in that time a processor starts seven others. */
+/* Lanes are keys hashed in parallel: while a round of AES waits for the previous one, rounds of seven others start. */
 enum { KS_LANES = 8, KS_HASHED_TOGETHER = 128 };
 
 _Static_assert(sizeof(ks_key) == KS_AES_BLOCK, "a block is stored where a hash is, its last 4 bytes behind it");
@@ -47,7 +47,7 @@ KS_AES static inline __m128i ks_padded(const uint8_t *p, size_t n) {
 /* The number of blocks of a key; an empty key has one. */
 static inline size_t ks_blocks(int32_t size) { return size ? ((size_t)size - 1) / KS_AES_BLOCK + 1 : 1; }
 
-/* As ks_hash_keys, for KS_LANES keys of `blocks` blocks each. The first 12 bytes of the last block are the hash. */
+/* As ks_hash_keys, for KS_LANES keys of `blocks` blocks each. The hash is the start of the last encrypted block, 12 bytes. */
 KS_AES static void ks_hash_lanes(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, size_t blocks,
                                  ks_key *hashes) {
     const __m128i whole = _mm_loadu_si128((const __m128i *)s->whole);
@@ -128,7 +128,7 @@ static void ks_hash_by_aes(const ks_secret *s, const uint8_t *const *keys, const
         ks_hash_together(s, keys + i, sizes + i, n - i < KS_HASHED_TOGETHER ? n - i : KS_HASHED_TOGETHER, hashes + i);
 }
 
-/* The next key of AES-128's schedule; `assisted` is from the previous key. */
+/* The next key of AES-128's schedule; `assisted` is the previous key after AESKEYGENASSIST. */
 KS_AES static __m128i ks_next_round(__m128i key, __m128i assisted) {
     for (int i = 0; i < 3; i++) key = _mm_xor_si128(key, _mm_slli_si128(key, 4));
     return _mm_xor_si128(key, _mm_shuffle_epi32(assisted, 0xff));

@@ -16,15 +16,15 @@
 /* The map is full at 15/16 of its slots and grows by 1/5 to 5/16, so that 0.71 to 0.94 of the slots are used. */
 enum {
     KS_FIRST_HOMES = 8,
-    KS_MOVED_LATER = 4096,       /* entries that wait to be moved to an earlier group */
+    KS_MOVED_LATER = 4096,       /* the most entries that wait to be moved to an earlier group */
     KS_MAPPED_BYTES = 256 << 10, /* memory of this size or more is allocated by the page */
     KS_LARGE_PAGE = 2 << 20,
     KS_GROUP_BYTES = KS_GROUP_SLOTS * sizeof(ks_entry)
 };
 
 #ifdef __linux__
-/* Allocates pages, aligned as a large page, with the first `old` bytes from `p`. Pages are moved, not copied. They are
-   large if the system has such pages: accesses are random, and small pages would be too many for the TLB. */
+/* Allocates pages, aligned to a large page; their first `old` bytes are those of `p`, moved and not copied. The pages
+   are large if the system has such pages: accesses are random, and small pages would be too many for the TLB. */
 static void *ks_map(void *p, size_t old, size_t bytes) {
     if (old >= KS_MAPPED_BYTES && mremap(p, old, bytes, 0) != MAP_FAILED) return p;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page, room = whole + KS_LARGE_PAGE;
@@ -88,7 +88,7 @@ static int ks_make_room(ks_keymap *m, uint64_t homes) {
 }
 
 /* Puts each of `n` entries into a slot, except those whose home is before the group `first`: moves these to the start
-   of `entries`. Returns their number, or -1 without a slot. `used` counts the slots, filled from the first. */
+   of `entries`. Returns their number, or -1 if no slot is free. `used` has the number of filled slots of each group. */
 static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uint64_t first, uint8_t *used) {
     const uint64_t homes = m->homes, last = homes + KS_SPARE_GROUPS - KS_GROUPS_AT_ONCE;
     ks_entry *const slots = m->slots;
@@ -133,7 +133,7 @@ static int ks_grow_to(ks_keymap *m, uint64_t homes, ks_entry *moved, uint8_t *us
     return 0;
 }
 
-/* The next number of homes. From four large pages on, the slots end with a large page, so that none is small. */
+/* The next number of homes. From four large pages on, the slots fill whole large pages. */
 static uint64_t ks_more_homes(uint64_t homes) {
     const uint64_t in_page = KS_LARGE_PAGE / KS_GROUP_BYTES, pages = (homes + KS_SPARE_GROUPS) * 21 / 16 / in_page;
     return pages < 4 ? homes + homes * 9 / 32 : pages * in_page - KS_SPARE_GROUPS;

@@ -41,7 +41,7 @@ static inline int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t part
 }
 
 /* The same with a multiplication instead of a division (Lemire, Kaser and Kurz: exact for 32 bits); `inverse` is
-   ks_inverse(partitions). A hash is already a chain of multiplications, and nothing overlaps with its end. */
+   ks_inverse(partitions). A division would add its full latency: nothing overlaps with the end of a hash. */
 static inline uint64_t ks_inverse(int32_t partitions) { return UINT64_MAX / (uint32_t)partitions + 1; }
 
 static inline int32_t ks_partition_of_hash(uint32_t hash, int32_t partitions, uint64_t inverse) {

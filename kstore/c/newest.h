@@ -1,7 +1,7 @@
 /* The first pass of compaction (SEMANTICS 7.11, 7.12): which of the dirty records are superseded by a later record.
 
-   Each record of each scanned batch has an ordinal, from 0 in the order of the file; so have those of control batches
-   and of aborted transactions, by the count in the header. Headers have been checked; records are not trusted. */
+   Each record of each scanned batch has an ordinal, from 0 in the order of the file. Control batches and aborted ones
+   get as many ordinals as their headers declare. Headers have been checked; records are not trusted. */
 #ifndef KSTORE_NEWEST_H
 #define KSTORE_NEWEST_H
 
@@ -27,7 +27,7 @@ typedef struct {
     int64_t keyless;    /* superseded records without a key in the dirty part */
     int64_t first_dirty;
     int64_t latest;     /* the last offset of the pass */
-    int64_t *aborted;   /* first ordinals of the batches that were treated as aborted, rising */
+    int64_t *aborted;   /* first ordinals of the batches that were treated as aborted, ascending */
     int64_t aborted_n, aborted_capacity;
     int full;
     ks_waiting waiting;
@@ -45,7 +45,7 @@ void ks_newest_start(ks_newest *s, int64_t capacity, int64_t first_dirty, const 
                      int64_t most_records);
 void ks_newest_free(ks_newest *s);
 
-/* Whether the next batch, of `count` records, would exceed the last ordinal: the map is then marked as full. */
+/* Whether the pass ends before a batch of `count` records; marks the map as full if there are too few ordinals. */
 static inline int ks_newest_ends_at(ks_newest *s, int32_t count) {
     if (s->records + count > s->most_records) s->full = 1;
     return s->full;
@@ -58,7 +58,8 @@ static inline void ks_newest_pass(ks_newest *s, const uint8_t *head) {
     if (last >= s->first_dirty) s->latest = last;
 }
 
-/* Notes that the next batch is treated as aborted: its keys are not put. Returns 0, or -1 without memory. */
+/* Notes that the next batch is treated as aborted: its keys are not put, even if the second pass finds it committed.
+   Returns 0, or -1 without memory. */
 int ks_newest_note_aborted(ks_newest *s);
 
 /* Whether the batch whose first record has this ordinal was treated as aborted. */
@@ -73,7 +74,7 @@ int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const ui
    before the memory of the records is freed. */
 int ks_newest_settle(ks_newest *s);
 
-/* Takes one record of format 0 or 1, while no key waits; returns 0, or -1 without memory. */
+/* Takes one record of format 0 or 1; returns 0, or -1 without memory. No key may be waiting. */
 int ks_newest_take_one(ks_newest *s, int64_t offset, const uint8_t *key, int64_t key_size, int tombstone);
 
 /* Whether a key has a scanned record at or above the first dirty offset. */

@@ -74,7 +74,7 @@ static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int3
         }                                               \
     }
 
-#define KS_HEAD 16 /* bytes that all fields but key and value may take in short form, before the value */
+#define KS_HEAD 16 /* the most bytes before the value of a common record, without the key */
 
 /* The fields of a record, in 64 bits so that loops need no conversions. */
 typedef struct {

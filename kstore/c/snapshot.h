@@ -44,7 +44,7 @@ static inline uint32_t ks_snapshot_crc(const uint8_t *p, ptrdiff_t size) {
     return ks_crc32c(0, p + KS_SNAPSHOT_COUNT_AT, (size_t)(size - KS_SNAPSHOT_COUNT_AT));
 }
 
-/* The first fault of a file with these bytes, in Kafka's order. */
+/* The first fault of a file with these bytes, in the order of Kafka's checks. */
 static inline enum ks_snapshot_fault ks_snapshot_check(const uint8_t *p, ptrdiff_t size) {
     if (size >= 2 && ks_load16(p + KS_SNAPSHOT_VERSION_AT) != KS_SNAPSHOT_VERSION) return KS_SNAPSHOT_OTHER_VERSION;
     if (size < KS_SNAPSHOT_HEAD) return KS_SNAPSHOT_CUT;

@@ -1,4 +1,4 @@
-/* A tuple of a subclass of tuple whose items are not set yet, as calling the class makes it, without call arguments. */
+/* Allocates an instance of a subclass of tuple with `n` items that are not set, without calling the class. */
 #ifndef KSTORE_TUPLES_H
 #define KSTORE_TUPLES_H
 

@@ -15,7 +15,7 @@ static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
     } else if (distance >= 8) {
         for (size_t i = 0; i < size; i += 8) memcpy(to + i, from + i, 8);
     } else {
-        /* The pattern repeats: it is written once, then copied from the lowest multiple of its size >= 8 before. */
+        /* The pattern repeats: `whole`, the lowest multiple of its size >= 8, is written, then copied on in steps of 8. */
         size_t whole = distance * (8 / distance + (8 % distance != 0));
         size_t first = size < whole ? size : whole;
         for (size_t i = 0; i < first; i++) to[i] = from[i];
@@ -41,7 +41,7 @@ static inline const uint8_t *ks_copy_first_8(uint8_t *to, size_t distance) {
         memcpy(to, from, 8);
         return from + 8;
     }
-    /* The pattern repeats: the source of the second 4 bytes, and the lowest multiple of the pattern's size >= 8. */
+    /* The pattern repeats. By distance: the source of the second 4 bytes, and the lowest multiple of the distance >= 8. */
     static const uint8_t second[8] = {0, 0, 0, 1, 0, 4, 4, 4}, whole[8] = {0, 8, 8, 9, 8, 10, 12, 14};
     for (int i = 0; i < 4; i++) to[i] = from[i];
     memcpy(to + 4, from + second[distance], 4);
@@ -60,7 +60,7 @@ static inline int64_t ks_lz4_more(const uint8_t **at, const uint8_t *end, int64_
     return length;
 }
 
-#define KS_LZ4_FAR 64 /* at this distance from both ends, copies of fixed size for any short sequence stay inside */
+#define KS_LZ4_FAR 64 /* at this distance from both ends, the fixed-size copies of a short sequence stay inside */
 
 /* Matches of up to 18 bytes have their size in the token, longer ones in further bytes. */
 enum { KS_LZ4_SHORT = 18, KS_LZ4_LONGER = 32 };

@@ -1,7 +1,7 @@
 /* Decompresses, without Python, the LZ4 frames, snappy streams and zstd frames that Kafka's clients write.
 
-   The libraries behind codec/compression.py decide what is damaged: for a payload that is not clearly sound the result
-   is KS_NOT_MINE, and they must be used. Readers get the end with the pointer, and check each length before use. */
+   The libraries behind codec/compression.py decide what is damaged: if a payload is not clearly sound, the result is
+   KS_NOT_MINE, and the caller must use them. Readers get the end with the pointer, and check each length before use. */
 #ifndef KSTORE_UNPACK_H
 #define KSTORE_UNPACK_H
 
@@ -12,7 +12,7 @@
 
 enum { KS_CODEC_SNAPPY = 2, KS_CODEC_LZ4 = 3, KS_CODEC_ZSTD = 4 };
 
-#define KS_WILD 32 /* bytes that a fast copy may write past its end; every target has so many extra bytes */
+#define KS_WILD 32 /* bytes that a fast copy may write past its end; every target has as much extra space */
 
 /* Memory for the output; `room` enlarges it. */
 typedef struct ks_output {

@@ -27,7 +27,7 @@ ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position) {
 }
 
 #ifdef RWF_NOWAIT
-/* Whether a file is on tmpfs, so that no read waits for a disk unless memory is swapped out: it has no RWF_NOWAIT. */
+/* Whether a file is on tmpfs, which lacks RWF_NOWAIT: a read waits for a disk only if memory has been swapped out. */
 static int ks_is_in_memory(int fd) {
     struct statfs system;
     return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
