@@ -574,7 +574,7 @@ int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last
     return 1;
 }
 
-/* Frames the batch at `p`, reads its header and sets `stage` to 1. If it is not whole, returns KS_CLEANED with stage 0. */
+/* Frames the batch at `p`, reads its header, sets `stage` to 1. If it is not whole, returns KS_CLEANED with stage 0. */
 static int ks_read_batch(ks_cleaner *c) {
     const uint8_t *p = c->p;
     ks_cleaned_batch *b = &c->b;

@@ -15,7 +15,7 @@ static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
     } else if (distance >= 8) {
         for (size_t i = 0; i < size; i += 8) memcpy(to + i, from + i, 8);
     } else {
-        /* The pattern repeats: `whole`, the lowest multiple of its size >= 8, is written, then copied on in steps of 8. */
+        /* The pattern repeats. `whole`: the lowest multiple of its size >= 8, written first and then copied on. */
         size_t whole = distance * (8 / distance + (8 % distance != 0));
         size_t first = size < whole ? size : whole;
         for (size_t i = 0; i < first; i++) to[i] = from[i];
@@ -41,7 +41,7 @@ static inline const uint8_t *ks_copy_first_8(uint8_t *to, size_t distance) {
         memcpy(to, from, 8);
         return from + 8;
     }
-    /* The pattern repeats. By distance: the source of the second 4 bytes, and the lowest multiple of the distance >= 8. */
+    /* The pattern repeats. By distance: the source of the second 4 bytes; the lowest multiple of the distance >= 8. */
     static const uint8_t second[8] = {0, 0, 0, 1, 0, 4, 4, 4}, whole[8] = {0, 8, 8, 9, 8, 10, 12, 14};
     for (int i = 0; i < 4; i++) to[i] = from[i];
     memcpy(to + 4, from + second[distance], 4);

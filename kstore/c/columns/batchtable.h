@@ -1,6 +1,6 @@
 /* One row for each batch of a file, from the headers only: the rest of the file is not read.
 
-   A `ks_reader` has the range and the position. A frame that is not sound is left alone, as by `ks_read`. */
+   A `ks_reader` has the range and the position. A frame that is not sound ends the reading, as in `ks_read`. */
 #ifndef KSTORE_BATCHTABLE_H
 #define KSTORE_BATCHTABLE_H
 

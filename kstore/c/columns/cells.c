@@ -16,7 +16,7 @@ static inline void ks_pause(void) {}
 
 #define KS_CELL ((int64_t)256 << 10)    /* fits the second-level cache together with its rows */
 #define KS_VIEW_CELL ((int64_t)4 << 20) /* views keep the memory: few large blocks mean few buffers */
-#define KS_SPINS 1000                   /* checks for the turn before sleeping */
+#define KS_SPINS 1000                   /* checks for its turn before a thread sleeps */
 
 typedef struct {
     ks_reader *r;
@@ -246,15 +246,15 @@ static void ks_read_cells(ks_reader *r, int threads) {
 
 enum ks_stop ks_read_threaded(ks_reader *r, int threads) {
     int64_t pause = r->pause, before;
-    if (threads < 2 || r->aborted_n || r->kept) return ks_read(r); /* cells take all batches */
+    if (threads < 2 || r->aborted_n || r->kept) return ks_read(r); /* cells skip no batches */
     do {
         before = r->position;
         if (pause - before < 2 * KS_CELL) return ks_read(r);
-        r->pause = before + 1; /* the remaining rows of a batch, and one batch, by which space is estimated */
+        r->pause = before + 1; /* reads the rest of a batch and one whole batch, to estimate the space */
         enum ks_stop stop = ks_read(r);
         r->pause = pause;
         if (stop != KS_AT_END) return stop;
-        if (!r->expected) continue; /* only part of a batch so far, which yields no estimate */
+        if (!r->expected) continue; /* only a part of a batch was read, which yields no estimate */
         before = r->position;
         ks_read_cells(r, threads);
     } while (r->position > before);

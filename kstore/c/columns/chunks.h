@@ -1,6 +1,6 @@
 /* Several chunks of columns read in parallel, each by one thread from its first batch to its last.
 
-   A thread with its own rows measures nothing, waits for no other thread, and writes into its own cache. The index
+   A thread with its own rows needs no estimates, waits for no other thread, and writes into its own cache. The index
    supplies the positions where chunks start. Helpers read the next chunks while the caller uses the one that it took,
    if there is a free slot. A chunk waits for its turn, and is used only if the chunk before it ended where it starts. A
    batch that is not sound or not wanted as a whole ends a chunk: `ks_read` continues there and returns the reason.
@@ -56,14 +56,14 @@ void ks_chunks_forget(ks_chunks *a);
 void ks_chunks_drop(ks_chunks *a);
 
 /* Takes the chunk that starts at the position of `r`, if there is one; returns whether there was. `r` has no rows.
-   While the chunk is not yet read, the caller reads another one, too. */
+   If the chunk is still being read, the caller reads others while it waits. */
 int ks_take_chunk(ks_reader *r, ks_chunks *a);
 
 /* Starts reading the next chunks if there are at least two from the position of `r` on; then takes the first, and
    returns whether it did. At most as many chunks wait as there are threads, twice as many for compressed batches. */
 int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads);
 
-/* Measures the rows and bytes of the next batch. Builds no rows; the next call reuses the decompressed records. */
+/* Measures the rows and bytes of the next batch. Builds no rows; the next `ks_read` reuses the decompressed records. */
 void ks_sample(ks_reader *r);
 
 /* Whether the caller should provide the borders of the chunks after `r`. */

@@ -24,8 +24,8 @@ void ks_crew_run(void (*work)(void *), void *context, int helpers);
 /* The same in several steps, between which the caller does other work. */
 void ks_job_begin(ks_job *job, void (*work)(void *), void *context);
 
-/* Requests that `helpers` more helpers run `work` when they are idle, including those requested before that do not yet
-   run; does not wait. */
+/* Requests `helpers` helpers, besides the running ones, that run `work` as soon as they are idle; does not wait. Earlier
+   requests that no helper has taken yet are among these. */
 void ks_job_ask(ks_job *job, int helpers);
 
 /* Ends the job: returns when no helper runs `work` and none will. */

@@ -14,7 +14,7 @@ enum { KS_LINE = 64 };
 typedef long long ks_32_bytes __attribute__((vector_size(32), aligned(1), may_alias));
 #define KS_MOVE_32(to, from) (*(ks_32_bytes *)(to) = *(const ks_32_bytes *)(from))
 
-/* Copies a short value that starts at or before `harmless` in steps of 32 and 64 bytes, and up to 63 bytes too much. */
+/* Copies a value. If it is short and starts at or before `harmless`, reads and writes up to 63 bytes after it, too. */
 KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
     if (size > KS_SHORT_VALUE || (uintptr_t)from > (uintptr_t)harmless) {
         memcpy(to, from, size);
@@ -323,7 +323,7 @@ static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t first, int64_
     if (out->wanted >> KS_SEQUENCE & 1) {
         int32_t *to = (int32_t *)out->fixed[KS_SEQUENCE].p;
         const int64_t *offsets = (const int64_t *)out->fixed[KS_OFFSET].p;
-        for (int64_t i = first; i < last; i++) /* 0 follows the greatest, as with producers */
+        for (int64_t i = first; i < last; i++) /* after the greatest sequence follows 0, as in producers */
             to[i] = b->base_sequence < 0 ? -1
                     : (int32_t)(((int64_t)b->base_sequence + (offsets[i] - b->base_offset)) & 0x7fffffff);
     }

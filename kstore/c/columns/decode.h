@@ -35,7 +35,7 @@ typedef struct {
     int64_t key_used, value_used;   /* bytes of the columns' data before the rows; after decoding including them */
     int64_t key_valid, value_valid; /* non-null values that have been added */
     int32_t buffer;                 /* views: the number of the block that they point into */
-    int in_pieces;                  /* the batch may continue after `end`; then: */
+    int in_pieces;                  /* the batch may continue after `end`; then these are set: */
     int64_t min_delta;              /* of the next record */
     const uint8_t *stopped;         /* the start of the first incomplete record */
 } ks_place;
@@ -66,7 +66,7 @@ int ks_decode_some(ks_batch *b, ks_rows *out, const int64_t *kept, int64_t n);
 
 /* ---- one row ---------------------------------------------------------------------------------------------------- */
 
-/* Appends one row of the row reader: of formats 0 and 1, and of doubtful batches. Its headers are already appended. */
+/* Appends one row for the row reader (formats 0 and 1, doubtful batches). Its headers are already appended. */
 int ks_append_row(ks_rows *out, const ks_batch *b, int64_t offset, int64_t timestamp, const uint8_t *key,
                   int32_t key_size, const uint8_t *value, int32_t value_size, ks_block *block, int64_t bytes);
 
