@@ -43,7 +43,7 @@ static void ks_read_chunk(ks_chunk *chunk, ks_thread_buffers *buffers) {
 
 static int ks_has_slot(const ks_chunks *a) { return a->begun < a->count && a->begun < a->next + a->slots; }
 
-/* Starts a chunk and reads it without the lock, which is held before and after; returns 0 if no chunk or slot is left. */
+/* Starts a chunk and reads it without the lock, held before and after; returns 0 if no chunk or no slot is left. */
 static int ks_read_another(ks_chunks *a) {
     if (!ks_has_slot(a)) return 0;
     const int64_t *border = a->borders + a->first + a->begun;

@@ -86,7 +86,7 @@ KS_INLINE int64_t ks_encode_each(ks_open_batch *batch, const ks_bytes *keys, con
 enum {
     KS_SMALL = 63,      /* the greatest size whose varint has one byte */
     KS_MIDDLE = 8191,   /* the greatest size whose varint has two bytes */
-    KS_MAX_FIELD = 256, /* longer fields are as fast one record at a time */
+    KS_MAX_FIELD = 256, /* longer fields are as fast record by record */
     KS_FEW = 4,         /* for fewer records, starting a run does not pay */
     KS_MIN_RECORD = 7,    /* bytes of an empty record */
     KS_MOST_BEFORE = 6    /* bytes of a word with space for a missing key and a short length */
@@ -96,7 +96,7 @@ enum {
 typedef struct {
     int64_t n;
     const int64_t *times;  /* NULL: all are the same, and their delta is in the word */
-    int64_t base;          /* the lowest possible time */
+    int64_t base;          /* no time is before it */
     uint64_t word;         /* in the word: a length without the sizes, a time's delta, continuation bits */
     uint64_t number;       /* in the word: the first number */
     uint64_t number_bits;  /* the bits of the number in the word */
@@ -275,7 +275,7 @@ KS_INLINE int ks_same_time(const int64_t *times, int64_t n) {
     return differ == 0;
 }
 
-/* The number of first rows with accepted times, not before the batch's base, whose deltas have `delta_size` bytes. */
+/* The number of leading rows whose times are accepted, not before the base, and have deltas of `delta_size` bytes. */
 KS_INLINE int64_t ks_alike(const ks_open_batch *batch, const int64_t *times, int64_t n, int64_t delta_size) {
     const int64_t base = batch->base_timestamp, end = (int64_t)1 << (7 * delta_size - 1);
     if (base > INT64_MAX - end) return 0;

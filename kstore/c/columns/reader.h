@@ -36,7 +36,7 @@ typedef struct ks_reader {
     int64_t position, end;
     int64_t pause;                   /* KS_AT_END from here on; the last batch may extend past it */
     int whole_batches;               /* 1: a batch that does not fit is left for the next rows unless it is the first;
-                                        2: even then */
+                                        2: even if it is */
     int64_t ahead_end;               /* nothing is read ahead after it; 0: no limit */
     int expected;                    /* whether space is reserved for all of `out`; cleared with it */
     int64_t bytes_ahead;             /* bytes left in the file and in those after it, if known */
@@ -52,8 +52,8 @@ typedef struct ks_reader {
     /* The wanted offsets, rising; NULL: all are wanted. The first `kept_at` of them have been passed. */
     const int64_t *kept;
     int64_t kept_n, kept_at;
-    /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. `unpack_slowly` gets the
-       payloads that it rejects, and writes to the memory of ks_decompressed_room; the size, or a negative number. */
+    /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. `unpack_slowly` gets payloads
+       that `unpack` rejects; it writes to ks_decompressed_room and returns the size, or a negative number. */
     int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
     int64_t (*unpack_slowly)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
     void *context;
@@ -87,7 +87,7 @@ typedef struct ks_reader {
 
 void ks_window_close(ks_reader *r);
 
-/* Makes the window hold at least `n` bytes from `position` on, of which it keeps `kept`; 0, or -1 without memory. */
+/* Moves the window to `position`, with space for `n` bytes or more; keeps the first `kept`. 0, or -1 without memory. */
 int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept);
 
 /* The `n` bytes at `position`, which end at `end` at the latest. NULL with `error` 0 if the file has fewer, with the
@@ -123,7 +123,7 @@ void ks_describe(const uint8_t *p, ks_batch *b);
 /* The number of kept offsets in [base, last]; sets `kept_at` to the first of them. */
 int64_t ks_kept_between(ks_reader *r, int64_t base, int64_t last);
 
-/* Memory for `size` bytes of a batch's records, with the first `used` already written ones; NULL without memory. */
+/* Memory for `size` bytes of a batch's records; keeps the first `used` bytes, already written. NULL without memory. */
 uint8_t *ks_decompressed_room(ks_reader *r, size_t used, size_t size);
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */

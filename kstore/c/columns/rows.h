@@ -7,7 +7,7 @@
 #include "columns/blocks.h"
 #include "columns/layout.h"
 
-/* Columns of one number per row; those after the second are constant in a batch, except the sequence and the last. */
+/* Columns of one number per row; those after the second are constant in a batch, except sequence and tombstone. */
 enum ks_fixed {
     KS_OFFSET, KS_TIMESTAMP, KS_LEADER_EPOCH, KS_PRODUCER_ID, KS_PRODUCER_EPOCH, KS_BASE_SEQUENCE, KS_SEQUENCE,
     KS_BASE_OFFSET, KS_TIMESTAMP_TYPE, KS_COMPRESSION, KS_TRANSACTIONAL, KS_TOMBSTONE, KS_FIXED_COLUMNS
