@@ -31,7 +31,7 @@ cdef class BatchCheck:
     """The result of `check_batch`: `count`, the true `max_timestamp`, whether deltas are `consecutive`, `errors`.
 
     `outside` is the offset delta of the first record outside the batch, or None. `errors` lists (index, reason, whether
-    it is about the timestamp) for MOST_ERRORS records, and always for the first one about a timestamp. Immutable.
+    it is about the timestamp) for up to MOST_ERRORS records, and always the first error about a timestamp. Immutable.
     """
 
     cdef readonly int32_t count
@@ -124,8 +124,8 @@ cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t befor
                    bint require_key) noexcept nogil:
     """Return whether these bytes are one sound v2 batch of which a leader changes only the offset and the leader epoch.
 
-    Such a batch is not compressed, has no producer id, and has create time; its offset deltas are 0, 1, 2, ..., and its
-    max timestamp is that of a record. After False the caller must make the checks one by one, in Kafka's order.
+    Such a batch is not compressed, has base offset 0, create time and no producer id; its offset deltas are 0, 1, 2, ...,
+    and its max timestamp is that of a record. After False the caller must make Kafka's checks in their order.
     """
     cdef const uint8_t *at = p + RECORDS_AT
     cdef const uint8_t *end = p + n

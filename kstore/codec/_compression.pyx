@@ -57,7 +57,7 @@ cdef object _find_zstd():
     """Find zstd's functions in a shared library, so that threads need no GIL for them; return its path, or None.
 
     Different versions of zstd reject different damaged data, and the package zstandard decides about data that the
-    library rejects: so the library must have that package's version. The package ships one, for other Pythons.
+    library rejects: so the library must have that package's version. The package's own `_cffi` module is one.
     """
     cdef void *library
     cdef void *version
@@ -87,7 +87,7 @@ cdef object _find_zstd():
 
 
 cdef object _find_lz4():
-    """Find lz4's compressor in the package's module, or in the library that it is linked with; return if found."""
+    """Find lz4's compressor in the package's module or the library linked with it; return whether it was found."""
     cdef void *library
     try:
         name = os.fsencode(importlib.import_module("lz4.frame._frame").__file__)
@@ -132,7 +132,8 @@ cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
 cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
     """Decompress a payload in C; return None if it is left to the libraries.
 
-    Releases the GIL only for a large payload: getting it back from a busy thread takes longer than a small payload.
+    Releases the GIL only for a large payload: to get it back from a busy thread takes longer than to decompress a small
+    payload.
     """
     cdef Target target = Target(NULL, min(LIKELY_RATIO * n, <size_t> max(limit, 0)))
     cdef ks_output out = ks_output(NULL, 0, _grow, &target)

@@ -63,7 +63,7 @@ cdef class Packer:
     # Releases unused memory. No view of the buffer may exist.
     cdef int shrink(self) except -1
 
-    # For a caller in C that writes records into the open batch: checksums the records so far, still in a cache.
+    # For a caller in C that writes records into the open batch: checksums the new ones while they are in a cache.
     cdef void sum_up(self) noexcept nogil
 
     cdef int _take(self, object item) except -1

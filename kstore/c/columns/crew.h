@@ -24,7 +24,7 @@ void ks_crew_run(void (*work)(void *), void *context, int helpers);
 /* The same in several steps, between which the caller does other work. */
 void ks_job_begin(ks_job *job, void (*work)(void *), void *context);
 
-/* Requests `helpers` helpers, besides the running ones, that run `work` when they are idle; does not wait. Requests that
+/* Requests `helpers` helpers, besides the running ones, to run `work` when they are idle; does not wait. Requests that
    no helper has taken yet are among these. */
 void ks_job_ask(ks_job *job, int helpers);
 

@@ -122,7 +122,7 @@ void ks_describe(const uint8_t *p, ks_batch *b) {
     b->transactional = (attributes & KS_TRANSACTIONAL_BIT) != 0;
 }
 
-/* The slot in `kept` of the first offset, from slot `at` on, that is not below `offset`. It is near, so steps double. */
+/* The slot in `kept` of the first offset, from slot `at` on, that is not below `offset`. It is near, so steps grow. */
 static int64_t ks_kept_from(const ks_reader *r, int64_t at, int64_t offset) {
     int64_t step = 1, low = at;
     while (at < r->kept_n && r->kept[at] < offset) {
@@ -311,7 +311,7 @@ static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks
     uint32_t crc = ks_crc32c(0, head + KS_ATTRIBUTES_AT, KS_RECORDS_AT - KS_ATTRIBUTES_AT);
     int64_t done = KS_RECORDS_AT, summed = KS_RECORDS_AT; /* bytes decoded; bytes that `crc` covers */
     ks_expect_alike(r, size - KS_RECORDS_AT, size, KS_PIECE);
-    /* If space was reserved by the sizes of the previous columns, columns grow piece by piece. Space for all bytes of the
+    /* If space was reserved by the sizes of the previous columns, columns grow by the piece. Space for all bytes of the
        batch would be mostly unused in a column of short keys, which would be moved into a smaller block in the end. */
     if (ks_rows_reserve(out, rows, r->expected ? KS_PIECE : size - KS_RECORDS_AT)) return KS_NO_MEMORY;
     while (summed < size) {
