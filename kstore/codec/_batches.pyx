@@ -124,8 +124,8 @@ cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t befor
                    bint require_key) noexcept nogil:
     """Return whether these bytes are one sound v2 batch of which a leader changes only the offset and the leader epoch.
 
-    Such a batch is not compressed, has base offset 0, create time and no producer id; its offset deltas are 0, 1, 2, ...,
-    and its max timestamp is that of a record. After False the caller must make Kafka's checks in their order.
+    Such a batch is not compressed, has base offset 0, create time and no producer id; its offset deltas are consecutive
+    from 0, and its max timestamp is that of a record. After False the caller must make Kafka's checks in their order.
     """
     cdef const uint8_t *at = p + RECORDS_AT
     cdef const uint8_t *end = p + n

@@ -1,6 +1,7 @@
 """Compression types by number and name, and the codec libraries behind one interface.
 
-Invariant: any bytes yield data or a `CorruptRecordError`, in bounded time and memory. `_compression` does most in C.
+Invariant: any bytes yield data or a `CorruptRecordError`, in bounded time and memory. `_compression` does the same in C
+for most payloads.
 """
 
 from __future__ import annotations

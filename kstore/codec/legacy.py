@@ -53,8 +53,8 @@ class Message(NamedTuple):
 def messages(entry: memoryview, position: int = 0) -> Iterable[Message]:
     """Return the messages of one whole entry: itself, or those inside if it is compressed. Can be iterated again.
 
-    `position` is for errors. Raises, also during iteration, `InvalidRecordError` for a message that contradicts its
-    sizes or an invalid wrapper, `CorruptRecordError` for data that does not decompress or has no framing.
+    `position` is for errors. Raises, also during iteration, `InvalidRecordError` for a field that extends past its
+    message or an invalid wrapper, `CorruptRecordError` for data that does not decompress or has no framing.
     """
     outer = _parse(entry[header.LOG_OVERHEAD :])
     return unwrap(entry, position) if outer.attributes & header.CODEC_MASK else (outer,)

@@ -1,7 +1,7 @@
 """A leader's and a follower's checks of bytes that are appended as record batches (SEMANTICS 1A to 1D).
 
 Invariant: the order of the checks, because it decides which error a caller sees; the caller's buffer is never changed.
-Stricter than Kafka where its answer would damage the log: `_refuse_impossible_offsets`, `_check_header`,
+Stricter than Kafka where Kafka would damage the log: `_refuse_impossible_offsets`, `_check_header`,
 `prepare_leader` (SEMANTICS 1.13).
 """
 
@@ -44,7 +44,7 @@ Origin = Literal["client", "coordinator", "follower"]
 
 _NO_TIMESTAMP = -1
 
-# Local names, which save a look-up for each batch.
+# Global names, which save attribute look-ups for each batch.
 _LOG_OVERHEAD = header.LOG_OVERHEAD
 _LEAST_BYTES = header.LOG_OVERHEAD + header.MIN_V0_MESSAGE
 _UP_TO_MAGIC_BYTES, _HEADER_BYTES, _MAGIC_AT = header.UP_TO_MAGIC_BYTES, header.HEADER_BYTES, header.MAGIC.at
@@ -92,7 +92,7 @@ class Analysis(NamedTuple):
 
     There are `batches_count` batches; `batches` has all of a follower's, but only the first of a leader's.
     `first_offset` is -1 if the first batch is of format v0 or v1, whose header has no base offset; `last_leader_epoch`
-    is None if it is absent in Kafka. Immutable: a buffer that could change was copied.
+    is None if the last batch has none. Immutable: a buffer that could change was copied.
     """
 
     data: memoryview
@@ -389,7 +389,7 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
     """Check the records of a leader's append (SEMANTICS 1.9 to 1.18), and rewrite them if necessary.
 
     Needs no lock: it may take long for hostile bytes. Copies the one batch, or rewrites its records if the topic has
-    another codec, the input is of an old format, or the offset deltas in a compressed batch are not 0, 1, 2, ....
+    another codec, the input is of an old format, or the offset deltas in a compressed batch are not consecutive from 0.
     Raises `InvalidRecordError` and `InvalidTimestampError` with `record_errors`, `CorruptRecordError` for data that
     does not decompress or a legacy record's CRC, `RecordTooLargeError` for a rewritten batch over `max.message.bytes`.
     """
@@ -438,7 +438,8 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
 def finish_leader(prepared: Prepared, *, next_offset: int, leader_epoch: int, now_ms: int) -> Validated:
     """Write offsets from `next_offset` on, leader epoch and append time into a prepared append (SEMANTICS 1.19).
 
-    The caller holds the log's lock, so `next_offset` remains valid. Raises `InvalidRecordError` after offset 2^63 - 2.
+    The caller holds the log's lock, so `next_offset` remains valid. Raises `InvalidRecordError` for an offset above
+    2^63 - 2.
     """
     if not 0 <= leader_epoch <= INT_MAX:
         raise ValueError(f"leader epoch {leader_epoch}: 0 to {INT_MAX} are possible")

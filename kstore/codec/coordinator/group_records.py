@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets` that a store writes and uses, in Kafka's format (FORMAT 12.2).
 
-A committed position is key type 1 with value version 4, byte for byte as a broker of 4.3.0 writes it. Groups (type 2,
-and type 3 with its members) are only read: they decide when positions expire. Other types are ignored.
+A committed position is key type 1 with value version 4, byte for byte as a broker of 4.3.0 writes it. Groups and their
+members, of any protocol, are only read: they decide when positions expire. Other types are ignored.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def partition_of_name(name: str, partitions: int) -> int:
 
 
 def text_bytes(what: str, text: str) -> bytes:
-    """Encode a text as UTF-8; raises `ValueError` if its length exceeds Kafka's length field."""
+    """Encode a text as UTF-8; raises `ValueError` for more than 32767 bytes, the limit of Kafka's length field."""
     data = text.encode()
     if len(data) > _LONGEST:
         raise ValueError(f"{what} takes {len(data)} bytes; {_LONGEST} are allowed")

@@ -306,7 +306,7 @@ _CONTROL: dict[int, tuple[str, tuple[Field, ...]]] = {
 
 
 def control_text(key: bytes | None, value: bytes | None) -> bytes:
-    """Return a control record as text after a space; raises `CorruptRecordError` if the dump tool would stop."""
+    """Return a space and the text of a control record; raises `CorruptRecordError` if the dump tool would stop."""
     kind, data = _control_record(key, value)
     if data is None:
         return f" controlType: {kind}".encode()

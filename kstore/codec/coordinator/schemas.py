@@ -88,7 +88,7 @@ class Reader:
         self._at = 0
 
     def struct(self, fields: tuple[Field, ...], version: int, flexible: bool) -> dict[str, Any]:
-        """Read a struct; tagged fields have their place in the schema, and are left out if they have the default."""
+        """Read a struct, in the order of the schema; tagged fields that have their default are left out."""
         values: dict[str, Any] = {}
         tagged: dict[int, Field] = {}
         for field in fields:

@@ -33,7 +33,7 @@ class Status(IntEnum):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the transaction has ended and nothing is left to do."""
+        """Whether nothing is left to do: the transaction has ended, or there is none."""
         return self in _COMPLETE
 
     @property
