@@ -222,7 +222,7 @@ def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes) -> 
 
 
 cdef int put_odd(Packer packer, Rows rows, int64_t i) except -1:
-    """Append row `i` of the block by the packer itself, which puts it alone in a batch or refuses it by number."""
+    """Append row `i` of the block by the packer itself: a large row gets its own batch, an invalid one is refused."""
     cdef ks_bytes key = rows._key[i] if rows._keys is not None else ks_bytes(NULL, -1)
     cdef ks_bytes headers = rows._header[i] if rows._headers is not None else ks_bytes(NO_HEADERS, 1)
     packer.records = rows.first + rows.at + i - rows._taken

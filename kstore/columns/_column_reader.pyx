@@ -45,8 +45,8 @@ MAX_THREADS = 16
 MAX_BORDERS = KS_MAX_BORDERS  # type: int
 
 cdef enum:
-    FEW_BYTES = 262144      # up to so many bytes of a file, or
-    FEW_ROWS = 1000         # so many rows, are read with the GIL held (held.h)
+    FEW_BYTES = 262144      # at most this many bytes of a file, or
+    FEW_ROWS = 1000         # at most this many rows, are read with the GIL held (held.h)
 
 cdef dict STOPS = {KS_AT_END: "end", KS_FULL: "full", KS_PAST: "past", KS_LEFT_ALONE: "alone"}
 cdef tuple FIXED = _columns.FIXED
@@ -104,7 +104,8 @@ cdef class Reader:
     """Builds a series of `Columns` from batches of files.
 
     `columns` are names of COLUMN_NAMES, `layout` is one of LAYOUTS. `seek` sets the range of offsets, `begin` starts a
-    `Columns`, `open` moves to a batch of a file, `read` reads batches, `finish` returns it. Not thread-safe.
+    `Columns`, `open` moves to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
+    `Columns`. Not thread-safe.
     """
 
     cdef ks_reader _r

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     np = Late("numpy")
 
-_LIST_ROWS = 1 << 16  # of a list at a time: each costs 16 bytes while its chunk is in use
+_LIST_ROWS = 1 << 16  # in a chunk of a list; each row costs 16 bytes while its chunk is in use
 
 _Chunk = dict[str, Column]
 
@@ -234,7 +234,7 @@ def _numpy_column(name: str, role: str, source: Any) -> Column:
         return _numpy_times(name, source, valid)
     kind = source.dtype.kind
     if source.ndim == 1 and kind in "SV" and source.dtype.names is None:
-        # `fixed` takes bytes: a void type is viewed as bytes of the same size.
+        # A void type (V) is viewed as bytes (S) of the same size; only S has NUL bytes as padding.
         rows = source if kind == "S" else source.view(f"S{source.dtype.itemsize}")
         return _arrow.fixed(name, rows, valid, padded=kind == "S")
     if source.ndim == 2 and source.dtype in (np.uint8, np.int8):

@@ -179,7 +179,7 @@ class KeyedRows(ABC, Generic[R]):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return all rows as an Arrow stream, by default without headers.
 
-        A `requested_schema` may have any of the columns, bytes in any layout or as strings; else raises `ValueError`.
+        A `requested_schema` chooses columns, and for bytes a layout or strings; raises `ValueError` for any other.
         """
         fields = _columns.fields_of(self._names, "binary", requested_schema)
         if requested_schema is None:
