@@ -1,4 +1,4 @@
-/* Short reads keep the GIL: to get it back from a busy thread takes 5 ms, a thousand times as long as such a read. */
+/* Short reads keep the GIL: getting it back from a busy thread takes 5 ms, a thousand times as long as such a read. */
 #ifndef KSTORE_HELD_H
 #define KSTORE_HELD_H
 

@@ -10,7 +10,7 @@
 
 enum { KS_JSON_GROWTH = 6 }; /* the most bytes that one byte may become: \u0001 */
 
-/* Returns the high bit of each of eight bytes that is not ASCII or that JSON escapes; exact up to the first one set. */
+/* Sets the high bit of each of eight bytes that is not ASCII or that JSON escapes. Only the lowest set bit is exact. */
 static inline uint64_t ks_json_special(uint64_t x) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     uint64_t quote = x ^ (ones * '"'), backslash = x ^ (ones * '\\');

@@ -13,7 +13,7 @@ static void ks_hash_by_siphash(const ks_secret *s, const uint8_t *const *keys, c
 
 #include <immintrin.h>
 
-/* Lanes are keys hashed in parallel: while a round of AES waits for the previous one, rounds of seven others start. */
+/* Lanes: keys hashed in parallel. While an AES round waits for the previous one, rounds of seven other keys start. */
 enum { KS_LANES = 8, KS_HASHED_TOGETHER = 128 };
 
 _Static_assert(sizeof(ks_key) == KS_AES_BLOCK, "a block is stored where a hash is, its last 4 bytes behind it");

@@ -9,7 +9,7 @@ class BatchCheck:
     """The result of `check_batch`: `count`, the true `max_timestamp`, whether deltas are `consecutive`, `errors`.
 
     `outside` is the offset delta of the first record outside the batch, or None. `errors` lists (index, reason, whether
-    it is about the timestamp) for MOST_ERRORS records, and always for the first one about a timestamp. Immutable.
+    it is about the timestamp) for up to MOST_ERRORS records, and always the first error about a timestamp. Immutable.
     """
     @property
     def count(self) -> int: ...

@@ -28,7 +28,7 @@ cdef class Packer:
     """The timestamp of records without one, and the base of timestamp limits."""
 
     cdef Py_ssize_t _capacity
-    cdef Py_ssize_t _least             # of a capacity that is not 0
+    cdef Py_ssize_t _least             # the least capacity that is not 0
     cdef Py_ssize_t _used              # finished bytes and those of the open batch
     cdef Py_ssize_t _exports
     cdef bint _busy
@@ -49,7 +49,7 @@ cdef class Packer:
     cdef int32_t _count                # of the open batch
     cdef int64_t _base_timestamp
     cdef int64_t _open_max
-    cdef uint32_t _crc                 # of its first `_summed` bytes of records
+    cdef uint32_t _crc                 # of the first `_summed` bytes of its records
     cdef Py_ssize_t _summed
     cdef int64_t _closing              # index of the first record of the section being compressed
 

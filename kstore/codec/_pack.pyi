@@ -113,7 +113,7 @@ def encode_batch(
         The bytes of the batch; no bytes if there are no records, as in Kafka.
 
     Raises:
-        InvalidRecordError: If a record is not valid, or `base_offset` or the producer's fields are not.
+        InvalidRecordError: If a record, `base_offset` or a field of the producer is not valid.
         InvalidTimestampError: If a timestamp is out of range.
         RecordTooLargeError: If the batch exceeds 2 GiB, or its records 256 MiB before compression.
         UnsupportedCompressionError: If the compression type is not known.

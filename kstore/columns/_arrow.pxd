@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Columns of records as they lie in memory, for the encoder."""
+"""Columns of records in memory, for the encoder."""
 
 from libc.stdint cimport int64_t, uint8_t
 

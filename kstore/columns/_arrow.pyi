@@ -37,16 +37,17 @@ def times(
     """
 
 def pointers(what: str, rows: Iterable[ReadableBuffer | None], first: int = 0) -> Column:
-    """Return a column of bytes-like rows or None; raises `TypeError` with the row's number, counted from `first`."""
+    """Return a column of bytes-like rows or None; another type raises `TypeError` with its row (from `first` on)."""
 
 @final
 class Source:
     """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
     `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
-    struct (a record batch, a table) instead: each field named as a role is a column, and fields of IGNORED are ignored.
-    `roles` are the roles of the columns, `rows` is their number of rows, -1 until it is known. Raises `TypeError` for a
-    type that cannot be stored, `InvalidColumnError` for unsound Arrow data. Not thread-safe.
+    struct (a record batch, a table) instead: each field named as a role is a column, and the fields that IGNORED lists
+    (offset, partition, ...) are skipped. `roles` are the roles of the columns, `rows` is their number of rows, -1 until
+    it is known. Raises `TypeError` for a type that cannot be stored, `ValueError` for a missing or unknown column,
+    `InvalidColumnError` for unsound Arrow data. Not thread-safe.
     """
     @property
     def rows(self) -> int: ...

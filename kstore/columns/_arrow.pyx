@@ -177,7 +177,7 @@ cdef class _Pointers:
 
 
 def pointers(str what, rows: Iterable[ReadableBuffer | None], int64_t first=0) -> Column:
-    """Return a column of bytes-like rows or None; another type raises `TypeError` with its row, counted from `first`."""
+    """Return a column of bytes-like rows or None; another type raises `TypeError` with its row (from `first` on)."""
     cdef list kept = list(rows)
     cdef Py_ssize_t i, count = len(kept)
     cdef _Pointers held = _Pointers(count)

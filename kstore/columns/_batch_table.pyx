@@ -184,7 +184,7 @@ cdef class BatchTable:
     def read_slowly(self, data: ReadableBuffer | None) -> str:
         """Read the first batch of `data`, which is at `position`, with the batch iterator; raises its errors."""
         cdef ks_header h
-        # If the format changes, check the CRC: no CRC covers the magic, but the formats compute their CRCs differently.
+        # If the format changes, check the CRC: that of format 2 does not cover the magic, but other formats use CRC-32.
         cdef bint changes = self._r.chained and memoryview(data)[MAGIC_AT] != self._r.magic
         cdef bytes batch = bytes(next(decode_batches(data, changes, path=self.path, position=self._r.position)))
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(batch)

@@ -20,7 +20,8 @@ class Reader:
     """Builds a series of `Columns` from batches of files.
 
     `columns` are names of COLUMN_NAMES, `layout` is one of LAYOUTS. `seek` sets the range of offsets, `begin` starts a
-    `Columns`, `open` moves to a batch of a file, `read` reads batches, `finish` returns it. Not thread-safe.
+    `Columns`, `open` moves to a batch of a file, `read` reads batches with `threads` threads, `finish` returns the
+    `Columns`. Not thread-safe.
     """
     @property
     def threads(self) -> int: ...

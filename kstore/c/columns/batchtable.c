@@ -95,7 +95,7 @@ static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_memory *m, ks_vec *
 
 /* ---- several threads -------------------------------------------------------------------------------------------
 
-   Reading headers one after the other waits for memory at each. So several threads read in parallel, each from a
+   A thread that reads headers waits for memory at each of them. So several threads read in parallel, each from a
    position in the index. A part is used only if the part before it ended where it starts. */
 
 typedef struct {

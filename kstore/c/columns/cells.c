@@ -21,7 +21,7 @@ static inline void ks_pause(void) {}
 typedef struct {
     ks_reader *r;
     int64_t from, to, cell, cells, spare; /* spare: space for a batch that extends past its cell */
-    int headers_first;               /* batches are so large that their headers are read first, then exact ranges */
+    int headers_first;               /* batches are large: headers are read first, then only the cell's batches */
     pthread_mutex_t lock;
     pthread_cond_t turned;
     int64_t taken;           /* cells that a thread has taken */

@@ -24,8 +24,8 @@ void ks_crew_run(void (*work)(void *), void *context, int helpers);
 /* The same in several steps, between which the caller does other work. */
 void ks_job_begin(ks_job *job, void (*work)(void *), void *context);
 
-/* Requests `helpers` helpers, besides the running ones, to run `work` when they are idle; does not wait. Requests that
-   no helper has taken yet are among these. */
+/* Requests `helpers` helpers for `work`, besides those that already run it; does not wait. Earlier requests that no
+   helper has taken yet are included in the number. */
 void ks_job_ask(ks_job *job, int helpers);
 
 /* Ends the job: returns when no helper runs `work` and none will. */

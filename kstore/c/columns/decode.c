@@ -267,7 +267,7 @@ static int ks_decode_some_at(const ks_batch *b, ks_rows *out, ks_place *at, cons
     return KS_DECODED;
 }
 
-/* A loop for each of the most common sets of columns, and one for all others; each also for wider registers. */
+/* A loop for each of the most common sets of columns, and one for all others; all are also compiled for AVX2. */
 #define KS_DECODERS(suffix, target)                                                                 \
     target static int ks_decode_values##suffix(const ks_batch *b, ks_rows *out, ks_place *at) {     \
         return ks_decode_with(b, out, at, KS_ABSENT, KS_OFFSETS32, 1);                                 \

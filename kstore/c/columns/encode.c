@@ -136,7 +136,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
         word = common + 2 * (uint64_t)(size + key_size) + number + ks_time_bits(run, i, times);
         memcpy(p, &word, 8);
         p += run->word_size;
-        number = ((number | ~bits) + run->number_step) & bits; /* the one bits in between propagate the carry */
+        number = ((number | ~bits) + run->number_step) & bits; /* the 1 bits in between propagate the carry */
         *p++ = keys ? short_key_size : 1;
         if (keys) {
             ks_copy_small(p, keys[i].p, copied);

@@ -8,7 +8,7 @@
 typedef struct {
     int64_t key, value, header;
     int nulls;  /* a key or a value is null */
-    int differ; /* not all keys have one size, or not all values */
+    int differ; /* the keys or the values differ in size */
 } ks_widths;
 
 typedef struct {

@@ -76,7 +76,7 @@ __attribute__((noinline)) int ks_fits_in(ks_reader *r, const uint8_t *p, int64_t
     if (r->fd < 0) memcpy(next, r->memory + behind, sizeof next);
     else if (ks_read_held(&r->held, r->fd, next, sizeof next, behind) != sizeof next) return 0;
     int64_t next_base = ks_load64(next);
-    return next_base > last || next_base < r->min_base; /* below `min_base`, the next batch is the wrong one */
+    return next_base > last || next_base < r->min_base; /* if it is below `min_base`, the next batch is wrong */
 }
 
 void ks_passed(ks_reader *r, const uint8_t *p, int64_t size) {
