@@ -8,7 +8,7 @@ typedef struct {
     int64_t producer_id, first, last; /* the first offset of its data, and the offset of its marker */
 } ks_span;
 
-/* Whether the batch at `p` is transactional data in a span of its producer; `spans` are sorted by producer and `first`. */
+/* Whether the batch at `p` is transactional data in a span of its producer. `spans` are sorted by producer, `first`. */
 static inline int ks_is_aborted(const ks_span *spans, int64_t n, const uint8_t *p) {
     if (p[KS_MAGIC_AT] != 2) return 0;
     if ((ks_load16(p + KS_ATTRIBUTES_AT) & (KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT)) != KS_TRANSACTIONAL_BIT) return 0;

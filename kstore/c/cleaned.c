@@ -8,7 +8,7 @@
 
 enum {
     KS_KEYS_AT_ONCE = 64, /* keys that are hashed and prefetched before the first one is looked up */
-    KS_MOST_GROWTH = 14,  /* bytes by which another base timestamp may enlarge a record: its delta by 9, its length by 4 */
+    KS_MOST_GROWTH = 14,  /* bytes by which another base timestamp enlarges a record: its delta by 9, its length by 4 */
     KS_LEAST_RECORD = 7,  /* bytes of the smallest record */
     KS_SMALL = 128,       /* bytes of a record that is copied whether it is kept or not */
     KS_NOT_PLAIN = 16,    /* records that are treated as not plain after one that is not plain */

@@ -1,8 +1,8 @@
 /* The second pass of compaction over v2 batches (SEMANTICS 7.16 to 7.22): each is dropped, kept, emptied or rebuilt.
 
    A kept batch is copied only if the output cannot be a part of the input. Every count, length and offset is checked
-   before it is used. A fault ends the pass with a step that names it. A batch that needs Python (a codec, formats 0 and
-   1) also ends it: the caller handles the batch and continues. */
+   before it is used. A fault ends the pass with a step that names it. A batch that needs Python (a codec, format 0 or
+   1) interrupts the pass: the caller handles the batch and continues. */
 #ifndef KSTORE_CLEANED_H
 #define KSTORE_CLEANED_H
 
@@ -27,7 +27,7 @@ enum ks_step {
     KS_CLEAN_BAD_PLACE,       /* a record's offset is outside its batch */
     KS_CLEAN_BAD_RECORD_ORDER,/* a record's offset is not above that of the record before it */
     KS_CLEAN_TOO_LARGE,       /* a rebuilt batch would have more than 2^31 - 1 bytes */
-    KS_CLEAN_NOT_SCANNED,     /* the first pass has not seen this batch, or fewer records */
+    KS_CLEAN_NOT_SCANNED,     /* the first pass has not seen this batch, or saw fewer records in it */
     KS_CLEAN_OUT_OF_MEMORY
 };
 
@@ -50,7 +50,7 @@ typedef struct {
     int32_t count;
     int16_t attributes;
     uint8_t scanned;         /* the first pass has ordinals for its records */
-    uint8_t was_aborted;     /* in the first pass, which did not read its keys; in this one it is not */
+    uint8_t was_aborted;     /* aborted in the first pass, which did not read its keys, but not in this one */
     uint8_t has_horizon, can_discard, keeps_empty, sums_hold;
     uint8_t null_value;      /* a kept record has no value */
 } ks_cleaned_batch;

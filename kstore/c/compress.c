@@ -93,7 +93,7 @@ static int64_t ks_compress_zstd(int level, const uint8_t *p, size_t n, uint8_t *
     return ks_zstd.is_error(made) ? KS_NOT_MINE : (int64_t)made;
 }
 
-/* ---- By number -------------------------------------------------------------------------------------------------- */
+/* ---- By codec --------------------------------------------------------------------------------------------------- */
 
 size_t ks_compress_bound(int codec, size_t n) {
     if (codec == KS_CODEC_LZ4 && ks_lz4.compress) {

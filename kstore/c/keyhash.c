@@ -47,7 +47,7 @@ KS_AES static inline __m128i ks_padded(const uint8_t *p, size_t n) {
 /* The number of blocks of a key; an empty key has one. */
 static inline size_t ks_blocks(int32_t size) { return size ? ((size_t)size - 1) / KS_AES_BLOCK + 1 : 1; }
 
-/* As ks_hash_keys, for KS_LANES keys of `blocks` blocks each. The hash is the start of the last encrypted block, 12 bytes. */
+/* As ks_hash_keys, for KS_LANES keys of `blocks` blocks. A hash is the first 12 bytes of the last encrypted block. */
 KS_AES static void ks_hash_lanes(const ks_secret *s, const uint8_t *const *keys, const int32_t *sizes, size_t blocks,
                                  ks_key *hashes) {
     const __m128i whole = _mm_loadu_si128((const __m128i *)s->whole);
@@ -151,7 +151,7 @@ KS_AES static void ks_schedule(__m128i key, uint8_t (*rounds)[KS_AES_BLOCK]) {
     KS_ROUND(10, 0x36);
 }
 
-/* K1, K2 and K3 are blocks of 1, of 2 and of 3, encrypted by AES with the secret. */
+/* K1, K2 and K3 are blocks whose bytes are all 1, 2 or 3, encrypted by AES with the secret. */
 KS_AES static void ks_start_aes(ks_secret *s, const uint8_t bytes[16]) {
     __m128i x[KS_LANES];
     for (int lane = 0; lane < KS_LANES; lane++) x[lane] = _mm_set1_epi8((char)(lane + 1));

@@ -23,8 +23,8 @@ enum {
 };
 
 #ifdef __linux__
-/* Allocates pages, aligned to a large page; their first `old` bytes are those of `p`, moved and not copied. The pages
-   are large if the system has such pages: accesses are random, and small pages would be too many for the TLB. */
+/* Allocates pages, aligned to a large page; the first `old` bytes are those of `p`, whose pages are moved, not copied.
+   Pages are large if the system has such pages: accesses are random, and small pages would be too many for the TLB. */
 static void *ks_map(void *p, size_t old, size_t bytes) {
     if (old >= KS_MAPPED_BYTES && mremap(p, old, bytes, 0) != MAP_FAILED) return p;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page, room = whole + KS_LARGE_PAGE;
@@ -133,7 +133,7 @@ static int ks_grow_to(ks_keymap *m, uint64_t homes, ks_entry *moved, uint8_t *us
     return 0;
 }
 
-/* The next number of homes. From four large pages on, the slots fill whole large pages. */
+/* The next number of homes. From four large pages on, the slots fill whole large pages, so that none is small. */
 static uint64_t ks_more_homes(uint64_t homes) {
     const uint64_t in_page = KS_LARGE_PAGE / KS_GROUP_BYTES, pages = (homes + KS_SPARE_GROUPS) * 21 / 16 / in_page;
     return pages < 4 ? homes + homes * 9 / 32 : pages * in_page - KS_SPARE_GROUPS;

@@ -17,7 +17,7 @@
 
 /* Spare groups follow the last home group. The last four are never used, so that a search ends within the tags. */
 enum { KS_GROUP_SLOTS = 16, KS_GROUPS_AT_ONCE = 4, KS_SPARE_GROUPS = 16 };
-enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* slots that a search compares in one step, a bit each */
+enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* compared in one step: a bit each */
 enum { KS_AT_ONCE = 128 }; /* keys that are put together: their cache lines are fetched at the same time */
 enum { KS_NEW_KEY = -1, KS_MAP_NO_MEMORY = -2 };
 #define KS_MOST_ORDINALS ((int64_t)UINT32_MAX)
@@ -127,8 +127,7 @@ KS_INLINE uint64_t ks_keymap_candidate(const ks_keymap *m, ks_key k, uint64_t sl
     return ks_candidate_by(m, k, slot, ks_stops);
 }
 
-/* Called one after the other before a get or put. The first prefetches the tags of a key's home group, the second
-   reads these tags and prefetches the slot that they indicate. */
+/* Called in this order before a get or put: prefetch the tags of a key's home group, then the slot they indicate. */
 KS_INLINE void ks_keymap_prefetch(const ks_keymap *m, ks_key k) {
     if (m->slots) KS_FETCH(m->tags + ks_home_number(m, k.hash) * KS_GROUP_SLOTS);
 }

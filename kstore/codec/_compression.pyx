@@ -57,7 +57,7 @@ cdef object _find_zstd():
     """Find zstd's functions in a shared library, so that threads need no GIL for them; return its path, or None.
 
     Different versions of zstd reject different damaged data, and the package zstandard decides about data that the
-    library rejects: so the library must have that package's version. The package's own `_cffi` module is one.
+    library rejects: so the library must have that package's version. The package's `_cffi` module contains it.
     """
     cdef void *library
     cdef void *version

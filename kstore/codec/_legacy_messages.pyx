@@ -351,8 +351,8 @@ cdef class Messages:
     def pack(self, Packer packer not None, int64_t count, *, bint check) -> list[tuple[int, str, bool]]:
         """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
 
-        With `check`, each message is checked just before its fields. Faults and errors are those of the method `check`.
-        Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` for a negative timestamp, and
+        With `check`, each message is checked just before it is written. Faults and errors are those of the method
+        `check`. Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` for a negative timestamp, and
         `RecordTooLargeError`.
         """
         cdef Walk w = self._walk

@@ -539,7 +539,7 @@ cdef class Packer:
         return self._pack_section(section, count, self._base_timestamp, self._open_max)
 
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
-        """Compress and write a batch of these records, or two batches of half of them if it would be too large."""
+        """Compress and write a batch of these records, or two with half of them each if it would be too large."""
         cdef bytes packed = codecs.compress(self._codec, section, self._level)
         return self._put_section(<const uint8_t *> PyBytes_AS_STRING(section), PyBytes_GET_SIZE(section),
                                  <const uint8_t *> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), count,

@@ -75,7 +75,7 @@ cdef class Rows:
     """The next `count` rows of each column, which are packed together.
 
     Takes the columns, each with the number of its first row. No record has `keys` or `headers` if these are None; all
-    get `time` if `times` is None. `at` rows are packed; errors count rows from `first`. Not thread-safe.
+    get `time` if `times` is None. `at` rows have been packed; errors count from `first`. Not thread-safe.
     """
 
     def __init__(self, Column values not None, int64_t value_at, Column keys: Column | None, int64_t key_at,

@@ -2,7 +2,7 @@
 """Reading columns: the batches of files, or of a buffer, become `Columns`.
 
 The C code of c/columns decodes; this module tells it where to read. Invariant: bytes that are not a sound v2 batch are
-read by `_core`'s record reader, so that both always accept and reject the same bytes.
+read by `_core`'s record reader, so that columns and records always accept and reject the same bytes.
 """
 
 cimport cython

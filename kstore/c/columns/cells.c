@@ -147,7 +147,7 @@ static void ks_begin_cell(const ks_reader *r, ks_cell *c) {
     c->r.unpack_slowly = r->unpack_slowly;
     c->r.context = r->context;
     c->r.out = &c->rows;
-    if (r->fd < 0 && r->window) c->r.window = ks_block_hold(r->window); /* views point into all of the memory */
+    if (r->fd < 0 && r->window) c->r.window = ks_block_hold(r->window); /* views may point anywhere into the memory */
     ks_rows_like(&c->rows, r->out, 0);
 }
 

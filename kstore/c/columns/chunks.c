@@ -9,7 +9,7 @@ static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, in
     ks_rows_like(&chunk->rows, &a->like, 0);
     *c = a->model;
     c->window = c->decompressed_block = NULL; /* set later to those of the thread that reads the chunk */
-    c->window_at = -1;                 /* it holds no part of the file; views may point into it */
+    c->window_at = -1;                 /* the window holds no part of the file; views may point into it */
     c->window_size = c->decompressed_used = 0;
     c->decompressed = NULL;
     c->unpack_slowly = NULL;           /* it takes the GIL, which a caller waiting for the chunk may hold */

@@ -1,7 +1,7 @@
-/* Copies of finished rows into the columns, around the caches if the columns are too large for them.
+/* Copies finished rows into the columns, and bypasses the caches if the columns are too large for them.
 
-   Before it writes to memory that is not in a cache, the processor reads it, unless whole lines are written around the
-   caches: that halves the time of a copy. If memory is in a cache, plain stores are faster. */
+   A plain store to memory that is not in a cache makes the processor read the line first. Stores of whole lines that
+   bypass the caches avoid this, and halve the time of a copy. For memory in a cache, plain stores are faster. */
 #ifndef KSTORE_COPY_H
 #define KSTORE_COPY_H
 
@@ -9,7 +9,7 @@
 
 #define KS_UNCACHED_FROM ((size_t)6 << 20) /* bytes of a column */
 
-/* Copies `n` bytes; with `uncached` around the caches: `ks_copy_fence` must follow before another thread reads them. */
+/* Copies `n` bytes. With `uncached` it bypasses the caches: `ks_copy_fence` must follow before another thread reads. */
 void ks_copy_rows(uint8_t *to, const uint8_t *from, size_t n, int uncached);
 
 void ks_copy_fence(void);

@@ -54,7 +54,7 @@ KS_INLINE void ks_cursor_flush(ks_cursor *c, ks_var *v, int64_t n) {
     c->bits = 0;
 }
 
-/* Ends the rows before row `n`, and stores the cursors in `at`. */
+/* Flushes the bits of the last rows before row `n`, and stores the places of the cursors in `at`. */
 KS_INLINE void ks_end_at(ks_place *at, ks_rows *out, int64_t n, ks_cursor *key, ks_cursor *value) {
     if (n & 63) {
         ks_cursor_flush(key, &out->key, n - 1);

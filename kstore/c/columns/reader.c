@@ -295,7 +295,7 @@ static int ks_suits_pieces(const ks_reader *r, const uint8_t *p, const ks_batch 
            decompressed <= r->max_bytes - r->out->bytes;
 }
 
-/* Describes the memory around an uncompressed batch. That of a file has just been read, other memory never. */
+/* Describes the memory around an uncompressed batch: a window has just been read, the caller's memory has not. */
 static void ks_lies_in_source(const ks_reader *r, ks_batch *b) {
     b->unread = r->fd < 0;
     b->safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;

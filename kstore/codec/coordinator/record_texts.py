@@ -317,7 +317,7 @@ def control_text(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def control_json(key: bytes | None, value: bytes | None) -> bytes:
-    """Return a control record as a JSON object of its `type` and an epoch or `data`; raises as `control_text`."""
+    """Return a control record as a JSON object with its `type`, and an epoch or `data`; raises as `control_text`."""
     kind, data = _control_record(key, value)
     if data is None:
         return json_text({"type": kind}).encode()
@@ -344,7 +344,7 @@ def _control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[s
         raise CorruptRecordError(f"control record of type {number}: {error}") from error
     if number == _LEADER_CHANGE and data["version"] >= 1:
         for voter in (*data["voters"], *data["grantingVoters"]):
-            voter["voterDirectoryId"] = "A" * 22  # absent from version 0, as which it was read
+            voter["voterDirectoryId"] = "A" * 22  # it was read as version 0, which lacks this field
     return kind, data
 
 
