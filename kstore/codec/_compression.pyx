@@ -132,8 +132,7 @@ cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
 cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
     """Decompress a payload in C; return None if it is left to the libraries.
 
-    Releases the GIL only for a large payload: to get it back from a busy thread takes longer than to decompress a small
-    payload.
+    Releases the GIL only for a large payload: a small one takes less time than getting the GIL back from a busy thread.
     """
     cdef Target target = Target(NULL, min(LIKELY_RATIO * n, <size_t> max(limit, 0)))
     cdef ks_output out = ks_output(NULL, 0, _grow, &target)

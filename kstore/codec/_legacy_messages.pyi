@@ -45,9 +45,8 @@ class Messages:
     def pack(self, packer: Packer, count: int, *, check: bool) -> list[tuple[int, str, bool]]:
         """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
 
-        With `check`, each message is checked just before it is written. Faults and errors are those of the method
-        `check`. Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` for a negative timestamp, and
-        `RecordTooLargeError`.
+        With `check`, checks each message just before it is written. Faults and errors are those of the method `check`.
+        Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` below -1, and `RecordTooLargeError`.
         """
 
 def repack(packer: Packer, data: ReadableBuffer) -> None:

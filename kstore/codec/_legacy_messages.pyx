@@ -351,9 +351,8 @@ cdef class Messages:
     def pack(self, Packer packer not None, int64_t count, *, bint check) -> list[tuple[int, str, bool]]:
         """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
 
-        With `check`, each message is checked just before it is written. Faults and errors are those of the method
-        `check`. Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` for a negative timestamp, and
-        `RecordTooLargeError`.
+        With `check`, checks each message just before it is written. Faults and errors are those of the method `check`.
+        Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` below -1, and `RecordTooLargeError`.
         """
         cdef Walk w = self._walk
         cdef Fault fault

@@ -438,8 +438,7 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
 def finish_leader(prepared: Prepared, *, next_offset: int, leader_epoch: int, now_ms: int) -> Validated:
     """Write offsets from `next_offset` on, leader epoch and append time into a prepared append (SEMANTICS 1.19).
 
-    The caller holds the log's lock, so `next_offset` remains valid. Raises `InvalidRecordError` for an offset above
-    2^63 - 2.
+    The caller holds the log's lock, so `next_offset` remains valid. Raises `InvalidRecordError` above offset 2^63 - 2.
     """
     if not 0 <= leader_epoch <= INT_MAX:
         raise ValueError(f"leader epoch {leader_epoch}: 0 to {INT_MAX} are possible")

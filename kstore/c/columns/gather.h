@@ -130,8 +130,8 @@ static inline int ks_any_row(const ks_column *c, int64_t row, ks_bytes *out) {
    is not. With `slack` KS_SLACK bytes are readable from the start of each; to ensure this, it may return fewer rows. */
 int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault);
 
-/* Stores rows [row, row + n) as milliseconds, `now` for nulls; returns how many are sound. The only accepted
-   time before the epoch is -1 ms, which means no time; in finer units it must be exactly that. */
+/* Stores rows [row, row + n) as milliseconds, `now` for nulls; returns how many are sound. The only accepted time
+   before the epoch is -1 ms, which means no time; in finer units it must be exactly that. */
 int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault);
 
 /* ---- headers -------------------------------------------------------------------------------------------------- */

@@ -53,7 +53,7 @@ typedef struct ks_reader {
     const int64_t *kept;
     int64_t kept_n, kept_at;
     /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. `unpack_slowly` gets the
-       payloads that it rejects, writes to ks_decompressed_room, and returns the size or a negative number. */
+       payloads that it rejects, writes to memory of ks_decompressed_room, and returns the size or a negative number. */
     int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
     int64_t (*unpack_slowly)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
     void *context;
