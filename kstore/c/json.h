@@ -34,7 +34,7 @@ static inline uint8_t *ks_put_json_escape(uint8_t *out, uint8_t c) {
 }
 
 /* Writes the bytes from `*from` to `until`, or to the end of a character that crosses it, inside a JSON string: at most
-   KS_JSON_GROWTH bytes for each. Advances `*from`; returns the end of the text, NULL if bytes up to `end` are no UTF-8. */
+   KS_JSON_GROWTH bytes each. Advances `*from`; returns the end of the text, NULL if bytes up to `end` are not UTF-8. */
 static inline uint8_t *ks_put_json(uint8_t *out, const uint8_t **from, const uint8_t *until, const uint8_t *end) {
     const uint8_t *p = *from;
     while (p < until) {
