@@ -1,5 +1,4 @@
-"""Segments: opening and recovering them, when to roll, which to delete, and the producers that they carry.
+"""Segments: opening, recovery, when to roll, and the producer state of a log. `log.writing` says who may write.
 
-Owns the decisions about segments, most of them without I/O, and the state of producers. It leaves who may write to
-`log.writing`. Invariant: records below the recovery point were flushed, so recovery never cuts them.
+Invariant: records below the recovery point were flushed, so recovery never cuts them.
 """

@@ -1,17 +1,17 @@
 # cython: language_level=3
-"""The last stable offset, for the table of producers and the module that appends."""
+"""The last stable offset, for the table of producers and the appender."""
 
 from libc.stdint cimport int64_t
 
 
 cdef struct Open:
-    # A transaction that is open.
+    # An open transaction.
     int64_t first
     int64_t producer_id
 
 
 cdef class OpenTransactions:
-    cdef Open *_open               # by first offset
+    cdef Open *_open               # sorted by first offset
     cdef Py_ssize_t _count, _room
 
     cdef int reserve(self) except -1

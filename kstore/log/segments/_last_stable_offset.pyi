@@ -1,4 +1,4 @@
-"""The last stable offset: where the earliest open transaction begins, else the log's end (SEMANTICS 0.2, 9.13)."""
+"""The last stable offset: the first of the earliest open transaction, else the log's end (SEMANTICS 0.2, 9.13)."""
 
 from typing import final
 
@@ -6,10 +6,10 @@ from typing import final
 class OpenTransactions:
     """The open transactions of one log.
 
-    The log's mutex guards what changes them. `last_stable_offset` may be asked from any thread.
+    The log's mutex guards changes. `last_stable_offset` may be called from any thread.
     """
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that they take."""
+        """Bytes of memory in use."""
     def last_stable_offset(self, log_start: int, log_end: int) -> int:
-        """The last stable offset of a log with this start and end: nothing below it is undecided."""
+        """Return the last stable offset of a log with this start and end: below it every transaction has ended."""

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The last stable offset: where the earliest open transaction begins, else the log's end (SEMANTICS 0.2, 9.13).
+"""The last stable offset: the first of the earliest open transaction, else the log's end (SEMANTICS 0.2, 9.13).
 
-A `ProducerTable` enters the transactions that begin and end, and both views of a log ask for the offset here.
+A `ProducerTable` adds and removes the transactions; both views of a log read the offset here.
 """
 
 cimport cython
@@ -14,7 +14,7 @@ from libc.string cimport memmove
 cdef class OpenTransactions:
     """The open transactions of one log.
 
-    The log's mutex guards what changes them. `last_stable_offset` may be asked from any thread.
+    The log's mutex guards changes. `last_stable_offset` may be called from any thread.
     """
 
     def __dealloc__(self):
@@ -22,15 +22,15 @@ cdef class OpenTransactions:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that they take."""
+        """Bytes of memory in use."""
         return self._room * sizeof(Open)
 
     def last_stable_offset(self, int64_t log_start, int64_t log_end) -> int:
-        """The last stable offset of a log with this start and end: nothing below it is undecided."""
+        """Return the last stable offset of a log with this start and end: below it every transaction has ended."""
         return max(min(self._open[0].first, log_end), log_start) if self._count else log_end
 
     cdef int64_t stable_after(self, int64_t producer_id, int64_t last, object ended) except? -1:
-        """The last stable offset once a transaction has ended at `last`, like those in `ended`."""
+        """Return the last stable offset after a transaction has ended at `last`, and those in `ended` before."""
         cdef Py_ssize_t i
         for i in range(self._count):
             if self._open[i].producer_id != producer_id and self._open[i].first not in ended:
@@ -38,7 +38,7 @@ cdef class OpenTransactions:
         return last + 1
 
     cdef int reserve(self) except -1:
-        """See that one more can begin without an error."""
+        """Make space for one more transaction, so that `begin_last` cannot fail."""
         cdef Py_ssize_t wanted
         cdef void *data
         if self._count == self._room:
@@ -65,7 +65,7 @@ cdef class OpenTransactions:
         return 0
 
     cdef void begin_last(self, int64_t first, int64_t producer_id) noexcept:
-        """One begins behind all others; room was reserved."""
+        """Add a transaction that begins after all others; `reserve` was called."""
         self._open[self._count] = Open(first, producer_id)
         self._count += 1
 

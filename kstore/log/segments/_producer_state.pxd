@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""What a log knows of its producers, for the module that appends."""
+"""The state of a log's producers, for the appender."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kstore.log.segments._last_stable_offset cimport OpenTransactions
 
 cdef enum:
-    MOST_KEPT = 5                  # batches of a producer that a repeated batch is compared with (SEMANTICS 9.1)
-    MARKER_BYTES = 78              # of a batch that ends a transaction
+    MOST_KEPT = 5                  # batches kept of a producer, to recognize a repeated one (SEMANTICS 9.1)
+    MARKER_BYTES = 78              # size of a batch that ends a transaction
 
 
 cdef struct Kept:
@@ -23,12 +23,12 @@ cdef struct Entry:
     int64_t txn_first              # -1: no open transaction
     int32_t coordinator_epoch
     int16_t epoch
-    int16_t count                  # of `kept`, the oldest first
+    int16_t count                  # of `kept`, oldest first
     Kept kept[MOST_KEPT]
 
 
 cdef struct Head:
-    # A batch's header, as far as producers are concerned.
+    # The fields of a batch's header that concern producers.
     int64_t base_offset, last_offset, max_timestamp, producer_id
     int32_t first_sequence, last_sequence, delta, count
     int16_t epoch, attributes
@@ -41,7 +41,7 @@ cdef class ProducerTable:
     cdef Py_ssize_t _slots_count   # a power of two
     cdef Entry *_staged
     cdef Py_ssize_t _staged_count, _staged_room
-    cdef dict _staged_at           # only where more than one is staged
+    cdef dict _staged_at           # producer id -> index in `_staged`
     cdef readonly OpenTransactions open
     cdef list _begun, _completed
 

@@ -1,4 +1,4 @@
-"""What a log knows of its producers: epochs and last batches (SEMANTICS 9)."""
+"""The state of a log's producers: epochs and last batches (SEMANTICS 9)."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -17,30 +17,29 @@ class Origin(IntEnum):
 class ProducerTable:
     """The producers of one log.
 
-    Not thread-safe: the log's mutex guards it. What is `open` may be asked from any thread.
+    Not thread-safe: the log's mutex guards it. `open` may be read from any thread.
     """
     @property
     def open(self) -> OpenTransactions: ...
     def __len__(self) -> int: ...
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that the producers take."""
+        """Bytes of memory in use."""
     def clear(self) -> None:
         """Forget all producers."""
     def stage(
         self, data: ReadableBuffer, position: int, base_offset: int, origin: int, transaction_version: int | None = None
     ) -> tuple[int, int, int] | None:
-        """Judge the v2 batch at `position` of `data`, which is to get `base_offset`; a batch without producer passes.
+        """Check and stage the v2 batch at `position` of `data`, which is to get `base_offset`.
 
-        A client's batch that the log already has is not staged: the answer is then its (first offset, last offset,
-        timestamp), else None. What is staged counts from `publish` on. Raises `OutOfOrderSequenceError`,
-        `InvalidProducerEpochError`, `InvalidTxnStateError`, `TransactionCoordinatorFencedError`, `InvalidRecordError`
-        for a control record that does not parse, and `ValueError` for a marker without a transaction version.
+        A batch without a producer passes, and is not staged. Nor is a client's batch that the log already has: then the
+        (first offset, last offset, timestamp) of that batch are returned, otherwise None. `publish` applies staged
+        batches. Raises `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`,
+        `TransactionCoordinatorFencedError`, `InvalidRecordError` for a control record that does not parse, and
+        `ValueError` for a marker without a transaction version.
         """
     def aborted(self) -> list[tuple[int, int, int, int]]:
-        """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)]
-        (SEMANTICS 9.14).
-        """
+        """Return (producer id, first, last, last stable offset) of each staged aborted transaction (SEMANTICS 9.14)."""
     def write_all(
         self,
         commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]],
@@ -48,47 +47,47 @@ class ProducerTable:
         first_offset: int,
         origin: int,
     ) -> tuple[int, int]:
-        """Write the first of several data batches, as many as can be at once; (code, bytes taken).
+        """Write as many of several data batches as fit into one write. Return (code, bytes taken).
 
-        Batches from `first_offset` on are staged up to one that the log has already or that is refused, written with
-        `commit` (an appender's) up to one that needs a new segment, and count. Nothing is taken where the first is
-        such a one: `stage` says what it is. Compiled, as `write`.
+        Batches from `first_offset` on are staged, up to the first that the log already has or that is refused. `commit`
+        (an appender's) writes them, up to the first that needs a new segment; the written ones are published. If the
+        very first is a repeated or refused batch, nothing is taken, and `stage` says which. Compiled, like `write`.
         """
     def publish(self) -> None:
-        """Let what was staged count: its bytes are in the log (SEMANTICS 9.4)."""
+        """Apply the staged batches, whose bytes are in the log now (SEMANTICS 9.4)."""
     def drop(self) -> None:
-        """Forget what was staged."""
+        """Discard the staged batches."""
     def write(
         self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer, follower: bool
     ) -> int:
-        """Write what was staged with `commit` (an appender's), and let it count once it is written; the code.
+        """Write the staged batches with `commit` (an appender's); publish them if written, else drop them.
 
-        Compiled, so that no interrupt can come between the two. Where nothing was written nothing stays staged.
+        Return the code. Compiled, so that no interrupt can come between the write and `publish`.
         """
     def replay(
         self, fd: int, position: int, end: int, start_offset: int, path: str | None = None
     ) -> list[tuple[int, int, int, int]]:
-        """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
+        """Apply the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
 
-        Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
-        passed over. Answers with the transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
+        Stop at the first bytes that are no whole, framed batch. Skip a control batch that does not parse. Return the
+        transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
         """
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without open transaction whose last timestamp is so long ago (SEMANTICS 9.21); how many."""
+        """Forget producers without open transaction, silent for `expiration_ms` (SEMANTICS 9.21). Return how many."""
     def snapshot(self) -> bytes:
-        """The bytes of a snapshot file (FORMAT 10), in order of producer ids."""
+        """Return the contents of a snapshot file (FORMAT 10), sorted by producer id."""
     def load(self, data: bytes, now_ms: int, expiration_ms: int) -> bool:
-        """Become what a snapshot says, without the producers that have expired; False if it is no sound one
-        (SEMANTICS 9.26).
-        """
+        """Load a snapshot, without expired producers (SEMANTICS 9.26). Return False, unchanged, if it is not sound."""
     def states(self) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
-        """All producers, in order of ids: (id, epoch, coordinator epoch, timestamp, first offset of the open
-        transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
+        """Return all producers, sorted by id: (id, epoch, coordinator epoch, timestamp, open transaction, batches).
+
+        The open transaction is its first offset, or -1. Each kept batch is (first sequence, last sequence, first
+        offset, last offset, timestamp).
         """
     def state(
         self, producer_id: int
     ) -> tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]] | None:
-        """One producer, as in `states`; None for an id that the log does not know."""
+        """Return one producer, as in `states`, or None for an unknown id."""
 
 def marker_batch(
     timestamp: int,
@@ -98,4 +97,4 @@ def marker_batch(
     coordinator_epoch: int,
     log_append_time: bool = False,
 ) -> bytearray:
-    """The control batch that ends a transaction, as a bytearray without its offset (FORMAT 4)."""
+    """Return the control batch that ends a transaction, without its offset (FORMAT 4)."""

@@ -1,9 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""What a log knows of its producers: epochs and last batches (SEMANTICS 9).
+"""The state of a log's producers: epochs and last batches (SEMANTICS 9).
 
-A `ProducerTable` judges a batch before it is written, and counts it afterwards. It opens no file; a replay reads from a
-descriptor of the caller's. Invariant: staged batches do not count until `publish`, so that a write that fails
-leaves no trace.
+A `ProducerTable` checks a batch before it is written, and applies it afterwards. Invariant: staged batches have no
+effect until `publish`, so a failed write leaves no trace.
 """
 
 cimport cython
@@ -46,7 +45,7 @@ cdef enum:
     INT_MAX = 0x7fffffff
     LAST_EPOCH = 32767
     REPLAY_WINDOW = 65536
-    MOST_OF_A_MARKER = 512         # an end marker has 78 bytes; a longer one is read apart
+    MOST_OF_A_MARKER = 512         # an end marker has 78 bytes; a longer one is read separately
 
 # Who appends (SEMANTICS 1.1).
 cpdef enum Origin:
@@ -56,7 +55,7 @@ cpdef enum Origin:
 
 
 cdef int32_t after(int32_t sequence, int32_t n) noexcept nogil:
-    """The sequence `n` later; they wrap in [0, INT_MAX] (SEMANTICS 9.2)."""
+    """Return the sequence `n` later; sequences wrap in [0, INT_MAX] (SEMANTICS 9.2)."""
     return <int32_t> ((<int64_t> sequence + n) & INT_MAX)
 
 
@@ -116,7 +115,7 @@ cdef object name_of(const Head *h):
 cdef class ProducerTable:
     """The producers of one log.
 
-    Not thread-safe: the log's mutex guards it. What is `open` may be asked from any thread.
+    Not thread-safe: the log's mutex guards it. `open` may be read from any thread.
     """
 
     def __cinit__(self):
@@ -135,7 +134,7 @@ cdef class ProducerTable:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory that the producers take."""
+        """Bytes of memory in use."""
         return ((self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
                 + self.open.size_bytes)
 
@@ -184,7 +183,7 @@ cdef class ProducerTable:
         return 0
 
     cdef int _reserve(self, Py_ssize_t more) except -1:
-        """See that so many more entries can be added without an error."""
+        """Make space for `more` entries, so that adding them cannot fail."""
         cdef Py_ssize_t wanted = self._count + more
         cdef Py_ssize_t slots = 16
         cdef void *data
@@ -217,10 +216,10 @@ cdef class ProducerTable:
         e.epoch = -1
         e.count = 0
 
-    # ---- Appends whose judgement is clear beforehand: everything else is for `stage`.
+    # ---- Appends that clearly pass every check; all others go through `stage`.
 
     cdef Entry *_ready(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint transactional) noexcept:
-        """The entry of a producer whose next batch of a client this is; NULL where it takes more to say so."""
+        """Return the producer's entry if this is clearly the next batch of a client; NULL if `stage` has to decide."""
         cdef Entry *e
         if self._staged_count:
             return NULL
@@ -232,7 +231,7 @@ cdef class ProducerTable:
         return e
 
     cdef void _take(self, Entry *e, int64_t offset, int64_t timestamp, int32_t sequence, bint transactional) noexcept:
-        """One record of a `_ready` producer is in the log; room for its transaction was reserved."""
+        """Apply one record of a `_ready` producer that is in the log; space for its transaction was reserved."""
         push(e, offset, timestamp, sequence, 0)
         e.timestamp = timestamp
         if transactional and e.txn_first < 0:
@@ -240,7 +239,7 @@ cdef class ProducerTable:
             self.open.begin_last(offset, e.producer_id)
 
     cdef Entry *_committable(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch, int version) noexcept:
-        """The entry of a producer whose open transaction such a marker commits (SEMANTICS 9.11a); else NULL."""
+        """Return the entry of a producer whose open transaction the marker commits (SEMANTICS 9.11a), else NULL."""
         cdef Entry *e
         if self._staged_count:
             return NULL
@@ -252,23 +251,24 @@ cdef class ProducerTable:
         return e
 
     cdef void _commit(self, Entry *e, int64_t timestamp, int16_t epoch, int32_t coordinator_epoch) noexcept:
-        """The marker of a `_committable` transaction is in the log."""
+        """Apply the marker of a `_committable` transaction that is in the log."""
         self.open.end(e.txn_first)
         enter_epoch(e, epoch)
         e.coordinator_epoch = coordinator_epoch
         e.timestamp = timestamp
         e.txn_first = -1
 
-    # ---- Judging an append.
+    # ---- Checking an append.
 
     def stage(self, data: ReadableBuffer, Py_ssize_t position, int64_t base_offset, int origin,
               transaction_version: int | None = None) -> tuple[int, int, int] | None:
-        """Judge the v2 batch at `position` of `data`, which is to get `base_offset`; a batch without producer passes.
+        """Check and stage the v2 batch at `position` of `data`, which is to get `base_offset`.
 
-        A client's batch that the log already has is not staged: the answer is then its (first offset, last offset,
-        timestamp), else None. What is staged counts from `publish` on. Raises `OutOfOrderSequenceError`,
-        `InvalidProducerEpochError`, `InvalidTxnStateError`, `TransactionCoordinatorFencedError`, `InvalidRecordError`
-        for a control record that does not parse, and `ValueError` for a marker without a transaction version.
+        A batch without a producer passes, and is not staged. Nor is a client's batch that the log already has: then the
+        (first offset, last offset, timestamp) of that batch are returned, otherwise None. `publish` applies staged
+        batches. Raises `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`,
+        `TransactionCoordinatorFencedError`, `InvalidRecordError` for a control record that does not parse, and
+        `ValueError` for a marker without a transaction version.
         """
         cdef Buffer held = Buffer(data)
         cdef const uint8_t *p
@@ -300,7 +300,7 @@ cdef class ProducerTable:
         return None
 
     cdef Entry *_stage_of(self, int64_t producer_id) except NULL:
-        """What is staged of a producer: at first what is known of it."""
+        """Return the staged state of a producer, which starts as a copy of its present state."""
         cdef Entry *e
         cdef Entry *stored
         cdef void *data
@@ -329,7 +329,7 @@ cdef class ProducerTable:
 
     cdef int _apply(self, Entry *e, const Head *h, const uint8_t *p, Py_ssize_t n, int origin, object version,
                     bint staging) except -1:
-        """Check one batch and take it into `e` (SEMANTICS 9.5 to 9.11)."""
+        """Check one batch and apply it to `e` (SEMANTICS 9.5 to 9.11)."""
         cdef int16_t kind
         cdef int32_t coordinator_epoch
         if h.attributes & CONTROL_BIT:
@@ -359,14 +359,14 @@ cdef class ProducerTable:
         e.timestamp = h.max_timestamp
         if e.txn_first < 0 and h.attributes & TRANSACTIONAL_BIT:
             e.txn_first = h.base_offset
-            # Before its bytes are in the file: a reader of committed records must not get past it.
+            # Before its bytes are in the file: a reader of committed records must not read past it.
             self.open.begin(h.base_offset, h.producer_id)
             if staging:
                 self._begun.append(h.base_offset)
         return 0
 
     cdef int _check_sequence(self, const Entry *e, const Head *h) except -1:
-        """SEMANTICS 9.7."""
+        """Check the sequence of a client's batch (SEMANTICS 9.7)."""
         cdef int32_t last
         if e.epoch == -1:
             return 0
@@ -386,7 +386,7 @@ cdef class ProducerTable:
 
     cdef int _check_marker(self, const Entry *e, const Head *h, int32_t coordinator_epoch, int origin,
                            object version) except -1:
-        """SEMANTICS 9.11, 9.11a."""
+        """Check the epochs of a marker (SEMANTICS 9.11, 9.11a)."""
         cdef bint stale
         if version is None:
             if origin != FOLLOWER:
@@ -427,8 +427,7 @@ cdef class ProducerTable:
         return 0
 
     def aborted(self) -> list[tuple[int, int, int, int]]:
-        """Of the aborted transactions that are staged: [(producer id, first, last, last stable offset)]
-        (SEMANTICS 9.14)."""
+        """Return (producer id, first, last, last stable offset) of each staged aborted transaction (SEMANTICS 9.14)."""
         if not self._completed:
             return []
         aborted = []
@@ -441,11 +440,11 @@ cdef class ProducerTable:
 
     def write_all(self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer,
                   int64_t first_offset, int origin) -> tuple[int, int]:
-        """Write the first of several data batches, as many as can be at once; (code, bytes taken).
+        """Write as many of several data batches as fit into one write. Return (code, bytes taken).
 
-        Batches from `first_offset` on are staged up to one that the log has already or that is refused, written with
-        `commit` (an appender's) up to one that needs a new segment, and count. Nothing is taken where the first is
-        such a one: `stage` says what it is. Compiled, as `write`.
+        Batches from `first_offset` on are staged, up to the first that the log already has or that is refused. `commit`
+        (an appender's) writes them, up to the first that needs a new segment; the written ones are published. If the
+        very first is a repeated or refused batch, nothing is taken, and `stage` says which. Compiled, like `write`.
         """
         cdef Py_ssize_t position = 0, taken = 0
         cdef int code = -1
@@ -464,21 +463,21 @@ cdef class ProducerTable:
         return code, taken
 
     cdef Py_ssize_t _stage_all(self, object view, Py_ssize_t end, int64_t offset, int origin) except -1:
-        """Stage the batches of `[0, end)`; where the first begins that was not."""
+        """Stage the batches of `[0, end)`. Return the position of the first that was not staged."""
         cdef Buffer held = Buffer(view)
         cdef Py_ssize_t position = 0
         while end - position >= RECORDS_AT:
             try:
                 if self.stage(view, position, offset, origin, None) is not None:
                     break
-            except ValueError:  # all refusals are; it is refused again when its turn comes
+            except ValueError:  # every refusal is one; the batch is refused again when its turn comes
                 break
             offset += load32(held.p + position + LAST_OFFSET_DELTA_AT) + 1
             position += <Py_ssize_t> load32(held.p + position + BATCH_LENGTH_AT) + LOG_OVERHEAD
         return position
 
     cpdef publish(self):  # type: None
-        """Let what was staged count: its bytes are in the log (SEMANTICS 9.4)."""
+        """Apply the staged batches, whose bytes are in the log now (SEMANTICS 9.4)."""
         cdef Py_ssize_t i
         cdef Entry *e
         for i in range(self._staged_count):
@@ -494,7 +493,7 @@ cdef class ProducerTable:
         self.drop()
 
     cpdef drop(self):  # type: None
-        """Forget what was staged."""
+        """Discard the staged batches."""
         if self._staged_count:
             self._staged_count = 0
             self._staged_at.clear()
@@ -507,9 +506,9 @@ cdef class ProducerTable:
 
     def write(self, commit: Callable[[ReadableBuffer, int, bool, bool], tuple[int, int]], data: ReadableBuffer,
               bint follower) -> int:
-        """Write what was staged with `commit` (an appender's), and let it count once it is written; the code.
+        """Write the staged batches with `commit` (an appender's); publish them if written, else drop them.
 
-        Compiled, so that no interrupt can come between the two. Where nothing was written nothing stays staged.
+        Return the code. Compiled, so that no interrupt can come between the write and `publish`.
         """
         cdef int code = -1
         try:
@@ -525,10 +524,10 @@ cdef class ProducerTable:
 
     def replay(self, int fd, int64_t position, int64_t end, int64_t start_offset,
                path: str | None = None) -> list[tuple[int, int, int, int]]:
-        """Take in the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
+        """Apply the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
 
-        Whole, framed batches are expected; at the first that is none it stops. A control batch that does not parse is
-        passed over. Answers with the transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
+        Stop at the first bytes that are no whole, framed batch. Skip a control batch that does not parse. Return the
+        transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
         """
         cdef Window w
         cdef int64_t size
@@ -545,7 +544,7 @@ cdef class ProducerTable:
                 if p == NULL:
                     if w.error:
                         raise StorageError(w.error, os.strerror(w.error), path)
-                    p = w.data             # the file has been cut: the bytes that are left
+                    p = w.data             # the file was cut: use the bytes that are left
                     left = w.size
                 if left <= HEADER_UP_TO_MAGIC:
                     break
@@ -583,7 +582,7 @@ cdef class ProducerTable:
     # ---- Expiry, snapshots.
 
     def expire(self, int64_t now_ms, int64_t expiration_ms) -> int:
-        """Forget producers without open transaction whose last timestamp is so long ago (SEMANTICS 9.21); how many."""
+        """Forget producers without open transaction, silent for `expiration_ms` (SEMANTICS 9.21). Return how many."""
         cdef Py_ssize_t i, kept = 0, gone
         for i in range(self._count):
             if self._entries[i].txn_first >= 0 or now_ms - self._entries[i].timestamp < expiration_ms:
@@ -597,7 +596,7 @@ cdef class ProducerTable:
         return gone
 
     def snapshot(self) -> bytes:
-        """The bytes of a snapshot file (FORMAT 10), in order of producer ids."""
+        """Return the contents of a snapshot file (FORMAT 10), sorted by producer id."""
         cdef Py_ssize_t n = self._count, i
         cdef bytes data = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD + n * SNAPSHOT_ENTRY)
         cdef uint8_t *p = <uint8_t *> PyBytes_AS_STRING(data)
@@ -625,8 +624,7 @@ cdef class ProducerTable:
         return data
 
     def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms) -> bool:
-        """Become what a snapshot says, without the producers that have expired; False if it is no sound one
-        (SEMANTICS 9.26)."""
+        """Load a snapshot, without expired producers (SEMANTICS 9.26). Return False, unchanged, if it is not sound."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
         cdef Py_ssize_t i
         cdef int32_t n
@@ -657,8 +655,10 @@ cdef class ProducerTable:
         return True
 
     def states(self) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
-        """All producers, in order of ids: (id, epoch, coordinator epoch, timestamp, first offset of the open
-        transaction or -1, ((first sequence, last sequence, first offset, last offset, timestamp) of each kept batch)).
+        """Return all producers, sorted by id: (id, epoch, coordinator epoch, timestamp, open transaction, batches).
+
+        The open transaction is its first offset, or -1. Each kept batch is (first sequence, last sequence, first
+        offset, last offset, timestamp).
         """
         cdef Py_ssize_t i
         states = []
@@ -669,7 +669,7 @@ cdef class ProducerTable:
 
     def state(self,
               int64_t producer_id) -> tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]] | None:
-        """One producer, as in `states`; None for an id that the log does not know."""
+        """Return one producer, as in `states`, or None for an unknown id."""
         cdef Entry *e = self._find(producer_id)
         return None if e == NULL else self._state_of(e)
 
@@ -686,7 +686,7 @@ cdef class ProducerTable:
 
 def marker_batch(int64_t timestamp, int64_t producer_id, int16_t producer_epoch, bint commit, int32_t coordinator_epoch,
                  bint log_append_time=False) -> bytearray:
-    """The control batch that ends a transaction, as a bytearray without its offset (FORMAT 4)."""
+    """Return the control batch that ends a transaction, without its offset (FORMAT 4)."""
     cdef uint8_t p[MARKER_BYTES]
     encode_marker(p, timestamp, producer_id, producer_epoch, commit, coordinator_epoch, log_append_time)
     return PyByteArray_FromStringAndSize(<const char *> p, MARKER_BYTES)
@@ -713,7 +713,7 @@ cdef void encode_marker(uint8_t *p, int64_t timestamp, int64_t producer_id, int1
 
 
 cdef Py_ssize_t read_whole(int fd, bytes data, int64_t position, object path) except -1:
-    """Fill new bytes from the file; how many there were, fewer only where the file ends."""
+    """Fill new bytes from the file. Return how many were read; fewer only at the end of the file."""
     cdef Py_ssize_t got = read_at(fd, <uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), position)
     if got < 0:
         raise StorageError(errno, os.strerror(errno), path)
@@ -722,7 +722,7 @@ cdef Py_ssize_t read_whole(int fd, bytes data, int64_t position, object path) ex
 
 cdef bint read_marker(const Head *h, const uint8_t *p, Py_ssize_t n, int16_t *kind,
                       int32_t *coordinator_epoch) except -1:
-    """Read the end marker of a control batch (SEMANTICS 9.11); False for a batch without records."""
+    """Read the end marker of a control batch (SEMANTICS 9.11). Return False for a batch without records."""
     cdef ks_record r
     cdef const uint8_t *at = p + RECORDS_AT
     cdef const uint8_t *end = p + n

@@ -1,7 +1,7 @@
-"""Producer state of one log: the table at its end, and the snapshot files, which are the table at older offsets.
+"""Producer state of one log: the table at its end, and snapshot files with the table at older offsets.
 
-The table is compiled (`_producer_state`); this module writes it down, loads and replays it (SEMANTICS 9.24 to
-9.29). Invariant: a snapshot at an offset says what the batches below it say, and no staged batch is in it.
+The table is compiled (`_producer_state`); this module snapshots, loads and replays it (SEMANTICS 9.24 to 9.29).
+Invariant: a snapshot at an offset says what the batches below it say, and includes no staged batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kstore.log.segments.segment import Segment
 
 logger = logging.getLogger("kstore")
 
-EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms of a log that is open by itself
+EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms of a log that is opened without a store
 EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms of such a log
 
 
 class Expiry(NamedTuple):
-    """After how long a silent producer is forgotten, and how often the log looks for such producers."""
+    """After how long a silent producer is forgotten, and how often the log searches for such producers."""
 
     after_ms: int = EXPIRATION_MS
     check_ms: int = EXPIRATION_CHECK_MS
@@ -36,7 +36,10 @@ DEFAULT_EXPIRY = Expiry()
 
 
 class KeptBatch(NamedTuple):
-    """One of a producer's last five batches, by which a repeated batch is recognized."""
+    """One of a producer's last five batches, with which the log compares a batch to recognize a repeated one.
+
+    Immutable, so threads may share it.
+    """
 
     first_sequence: int
     """Sequence number of its first record."""
@@ -55,7 +58,10 @@ class KeptBatch(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """What a log knows of one producer id; -1 stands for none."""
+    """The state of one producer id in a log; -1 means none.
+
+    Immutable, so threads may share it.
+    """
 
     producer_id: int
     """The producer id."""
@@ -70,14 +76,14 @@ class ProducerInfo(NamedTuple):
     """The timestamp of the newest batch or marker, in milliseconds."""
 
     current_txn_first_offset: int
-    """Where the open transaction begins; -1 without one."""
+    """The first offset of the open transaction; -1 without one."""
 
     batches: tuple[KeptBatch, ...]
-    """The last batches, the oldest first, five at most."""
+    """The last batches, oldest first; at most five."""
 
 
 def producer_infos(table: ProducerTable) -> list[ProducerInfo]:
-    """What a table knows of each producer, in order of their ids."""
+    """Return the state of each producer of a table, sorted by id."""
     return [_info(state) for state in table.states()]
 
 
@@ -88,8 +94,8 @@ def _info(state: tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, 
 class ProducerState:
     """The producers of one log, and its snapshot files.
 
-    `end_offset` is how far the state reaches, `last_snapshot_offset` what SEMANTICS 9.24 compares with. Not
-    thread-safe: the log's mutex guards it, but for `table.open`.
+    `end_offset` is one past the last offset that the state covers; SEMANTICS 9.24 compares it with
+    `last_snapshot_offset`. Not thread-safe: the log's mutex guards it, except for `table.open`.
     """
 
     def __init__(self, directory: str, snapshot_offsets: Iterable[int], expiry: Expiry = DEFAULT_EXPIRY) -> None:
@@ -99,13 +105,12 @@ class ProducerState:
         self.expiry = expiry
         self.end_offset = 0
         self.last_snapshot_offset = 0
-        self.unsynced: set[int] = set()  # offsets of the snapshots that were left to the next flush
-        self._unwritten: tuple[int, bytes] | None = None  # the snapshot that a full disk had no room for
-        self._waiting: int | None = None  # the offset of a snapshot without producers, see `recovered`
+        self.unsynced: set[int] = set()  # offsets of the snapshots that the next flush syncs
+        self._unwritten: tuple[int, bytes] | None = None  # a snapshot that could not be written to a full disk
+        self._waiting: int | None = None  # offset of a postponed snapshot without producers, see `recovered`
 
     def anew(self) -> ProducerState:
-        """A state of the same files with an empty table, which takes this one's place while a log is loaded
-        (SEMANTICS 8.13, 8.14)."""
+        """Return an empty state of the same files, which replaces this one during a load (SEMANTICS 8.13, 8.14)."""
         state = ProducerState(self._directory, (), self.expiry)
         state.offsets = self.offsets
         state.unsynced = self.unsynced
@@ -114,32 +119,32 @@ class ProducerState:
         return state
 
     def path(self, offset: int) -> str:
-        """Return where the snapshot at `offset` lies."""
+        """Return the path of the snapshot at `offset`."""
         return f"{self._directory}/{names.snapshot_name(offset)}"
 
     def infos(self) -> list[ProducerInfo]:
-        """What is known of each producer, in order of their ids."""
+        """Return the state of each producer, sorted by id."""
         return producer_infos(self.table)
 
     def info(self, producer_id: int) -> ProducerInfo | None:
-        """What is known of one producer."""
+        """Return the state of one producer, or None for an unknown id."""
         state = self.table.state(producer_id)
         return None if state is None else _info(state)
 
     def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the snapshot at the end offset, if it is beyond the last one (SEMANTICS 9.24).
 
-        Without `sync` the next call of `sync` covers it, before the recovery point rises above it. Where the disk has
-        no room for it, it is kept for `write_later`; with `sync` that is an error, unless the snapshot is empty.
+        Without `sync`, the next call of `sync` covers it, before the recovery point rises above it. If the disk is
+        full, it is kept for `write_later`; with `sync` that is an error, unless the snapshot is empty.
         """
         self._take_snapshot_of(self.table, sync=sync)
 
     def recovered(self, end_offset: int, *, is_last: bool) -> None:
         """Take the snapshot of a segment that was recovered (SEMANTICS 8.14).
 
-        To make its file takes longer than all else in an opening after a crash. Without producers that of the last
-        segment waits for `write_waiting`, or for the next snapshot: the next opening finds the same again. Behind other
-        segments there may be producers, which an opening without any snapshot would not look for.
+        Creating its file takes longer than the rest of an opening after a crash. So the last segment's snapshot waits
+        for `write_waiting` or the next snapshot if it has no producers: the next opening would find the same again.
+        After other segments there may be producers, which an opening without any snapshot would not search for.
         """
         self.end_offset = end_offset
         may_wait = is_last and len(self.table) == 0 and self._unwritten is None
@@ -151,12 +156,14 @@ class ProducerState:
 
     @property
     def waits(self) -> bool:
-        """Whether there is a snapshot that `recovered` has left to `write_waiting`."""
+        """Whether `recovered` has left a snapshot to `write_waiting`."""
         return self._waiting is not None
 
     def write_waiting(self) -> None:
-        """Write the snapshot that `recovered` has left; before the first append, above which it could not be told from
-        a torn one."""
+        """Write the snapshot that `recovered` has left, before the first append.
+
+        After an append, a missing snapshot could not be distinguished from a torn one.
+        """
         if self._waiting is not None:
             self._write_or_keep(self._waiting, ProducerTable(), sync=False)
             self._waiting = None
@@ -164,7 +171,7 @@ class ProducerState:
     def _take_snapshot_of(self, table: ProducerTable, *, sync: bool = False) -> None:
         self.write_waiting()
         if self.end_offset > self.last_snapshot_offset and self._write_or_keep(self.end_offset, table, sync=sync):
-            self._unwritten = None  # an older snapshot is of no use any more
+            self._unwritten = None  # an older snapshot is of no use now
             self.last_snapshot_offset = self.end_offset
 
     def _write_or_keep(self, offset: int, table: ProducerTable, *, sync: bool) -> bool:
@@ -194,11 +201,11 @@ class ProducerState:
 
     @property
     def owes_snapshot(self) -> bool:
-        """Whether there is a snapshot that the disk had no room for."""
+        """Whether a snapshot is missing because the disk was full."""
         return self._unwritten is not None
 
     def write_later(self) -> None:
-        """Write the snapshot that the disk had no room for, if there is one; `FullDiskError` if there is none yet."""
+        """Write the snapshot that the full disk prevented, if any. Raises `FullDiskError` if it is still full."""
         if self._unwritten is not None:
             offset, data = self._unwritten
             self._write(offset, data, sync=False)
@@ -214,8 +221,7 @@ class ProducerState:
             self.unsynced.discard(offset)
 
     def remove_stray(self, bases: Sequence[int]) -> None:
-        """Delete the snapshots that name no segment, but for the newest if it is past all segments' bases
-        (SEMANTICS 9.28)."""
+        """Delete snapshots at no segment's base, except the newest of them if above all bases (SEMANTICS 9.28)."""
         of_segments = set(bases)
         known = self.offsets if self._waiting is None else sorted({*self.offsets, self._waiting})
         others = [offset for offset in known if offset not in of_segments]
@@ -225,9 +231,9 @@ class ProducerState:
                 self._remove(offset)
 
     def is_empty_at(self, end_offset: int, log_start_offset: int) -> bool:
-        """Whether the state is at `end_offset`, without producers, and its newest snapshot is the one there.
+        """Return whether the state is at `end_offset`, without producers, and its newest snapshot is the one there.
 
-        `rebuild` would come to the same state, and would read the snapshot for it.
+        `rebuild` would produce the same state, but read the snapshot for it.
         """
         return (
             len(self.table) == 0
@@ -238,7 +244,7 @@ class ProducerState:
         )
 
     def _newest(self, log_start_offset: int) -> int:
-        """The offset of the newest snapshot, the log start without one."""
+        """Return the offset of the newest snapshot, or the log start without one."""
         newest = self.offsets[-1] if self.offsets else log_start_offset
         return newest if self._waiting is None else max(newest, self._waiting)
 
@@ -252,11 +258,11 @@ class ProducerState:
         clean: bool,
         now_ms: int,
     ) -> None:
-        """Bring the state to `end_offset` (SEMANTICS 9.26): from the newest sound snapshot, and the batches behind it.
+        """Bring the state to `end_offset` from the newest sound snapshot and the batches after it (SEMANTICS 9.26).
 
-        `segments` are all that there are; the last two of the first `known`, by default of all, get snapshots. What
-        readers see of the old state stays until the new one is whole. A recovery calls this for each segment: it may
-        copy and walk no list of all of them.
+        `segments` are all segments; the last two of the first `known`, by default of all, get snapshots. Readers see
+        the old table until the new one is complete. A recovery calls this for each segment, so it must not copy or walk
+        a list of all of them.
         """
         self.write_waiting()
         if self._unwritten is not None and not log_start_offset < self._unwritten[0] <= end_offset:
@@ -306,8 +312,10 @@ class ProducerState:
             replay_segment(table, segment, start, segment.size_bytes)
 
     def reset(self, offset: int, log_start_offset: int) -> None:
-        """Forget all producers and start at `offset`, as a full truncation does (SEMANTICS 9.29), which then rebuilds
-        (SEMANTICS 9.26)."""
+        """Forget all producers and snapshots and start at `offset`, as a full truncation does (SEMANTICS 9.29).
+
+        The truncation then rebuilds the state (SEMANTICS 9.26).
+        """
         for snapshot in list(self.offsets):
             self._remove(snapshot)
         self._unwritten = self._waiting = None
@@ -317,7 +325,7 @@ class ProducerState:
         self.take_snapshot()
 
     def go_back(self, end_offset: int, log_start_offset: int) -> None:
-        """Remove the snapshots above `end_offset`, for a log that never had a record there; the table stays."""
+        """Remove the snapshots above `end_offset`, for a log that never had a record there. Keep the table."""
         while self.offsets and self.offsets[-1] > end_offset:
             self._remove(self.offsets[-1])
         if self._unwritten is not None and self._unwritten[0] > end_offset:
@@ -326,14 +334,14 @@ class ProducerState:
         self.last_snapshot_offset = self._newest(log_start_offset)
 
     def raise_start(self, log_start_offset: int) -> None:
-        """Follow the log start (SEMANTICS 9.20)."""
+        """Adjust to a new log start (SEMANTICS 9.20)."""
         self.end_offset = max(self.end_offset, log_start_offset)
         self.last_snapshot_offset = self._newest(log_start_offset)
 
     def mark_deleted(self, offset: int) -> list[str]:
-        """Rename the snapshot at a deleted segment's base to `.deleted`; the new path, to be unlinked later.
+        """Rename the snapshot at a deleted segment's base to `.deleted`. Return the new path, to unlink later.
 
-        Nothing where there is none, also where the file has gone.
+        Return no path if there is no snapshot, or if its file is missing.
         """
         if not self._has(offset):
             return []
@@ -345,7 +353,7 @@ class ProducerState:
         return [path + names.DELETED] if exists else []
 
     def expire(self, now_ms: int) -> int:
-        """Forget the producers that were silent for too long (SEMANTICS 9.21); how many."""
+        """Forget the producers that were silent for too long (SEMANTICS 9.21). Return how many."""
         gone = self.table.expire(now_ms, self.expiry.after_ms)
         if gone:
             logger.info("%s: %d producer ids have expired", self._directory, gone)
@@ -371,7 +379,7 @@ class ProducerState:
             del self.offsets[bisect_left(self.offsets, offset)]
 
     def _has(self, offset: int) -> bool:
-        """Whether there is a snapshot at `offset`. A recovery asks for each segment, and makes one for each."""
+        """Return whether there is a snapshot at `offset`; fast, since a recovery calls this for each segment."""
         at = bisect_left(self.offsets, offset)
         return at < len(self.offsets) and self.offsets[at] == offset
 
@@ -379,7 +387,7 @@ class ProducerState:
 def replay_segment(
     table: ProducerTable, segment: Segment, start_offset: int, end: int
 ) -> list[tuple[int, int, int, int]]:
-    """Take in the batches of a segment's file up to the position `end`; the transactions aborted in them."""
+    """Apply a segment's batches up to the position `end` to a table. Return the transactions aborted in them."""
     file = segment.file
     position = 0 if start_offset <= segment.base_offset else segment.start(start_offset, end)[0]
     return table.replay(file.fd, position, end, start_offset, segment.path)

@@ -1,6 +1,6 @@
-"""From a directory that a crash may have left to a sound list of segments (SEMANTICS 8): `load`, for a writer.
+"""`load`, for a writer: turn a directory as a crash may have left it into a sound list of segments (SEMANTICS 8).
 
-Invariant: what lies below the recovery point was flushed, so a fault there is an error and never a cut.
+Invariant: data below the recovery point was flushed, so a fault there is an error and never cut.
 """
 
 from __future__ import annotations
@@ -43,33 +43,36 @@ _base = attrgetter("base_offset")
 
 @dataclass(slots=True)
 class Recovery:
-    """The result of opening a log for writing."""
+    """The result of opening a log for writing: what was repaired.
+
+    Nothing changes it after the opening, so any thread may read it.
+    """
 
     clean: bool = True
     """Whether no segment had to be scanned."""
 
     cut_bytes: int = 0
-    """Bytes that were cut from the end."""
+    """Bytes cut from the end."""
 
     cut_from_offset: int | None = None
-    """The offset from which on records were cut; None where nothing was cut."""
+    """The offset from which on records were cut; None if nothing was cut."""
 
     cut_reason: str | None = None
-    """What was wrong with the first batch that was cut, in words."""
+    """Why the first batch that was cut was invalid, in words; None if nothing was cut."""
 
     segments_dropped: list[int] = field(default_factory=list)
-    """Base offsets of the segments that were removed, since they lay behind a cut."""
+    """Base offsets of the segments that were removed, because they followed a cut or ended below the log start."""
 
     indexes_rebuilt: list[int] = field(default_factory=list)
-    """Base offsets of the segments whose indexes were built anew."""
+    """Base offsets of the segments whose indexes were rebuilt."""
 
     leftovers_removed: list[str] = field(default_factory=list)
-    """Names of files that an interrupted deletion or swap had left."""
+    """Names of the removed files: remains of an interrupted deletion or swap, and indexes without a log."""
 
 
 @dataclass(slots=True)
 class Loaded:
-    """A sound log: its segments, its marks, its caches, and the files whose deletion is still due."""
+    """A sound log: its segments, offsets, caches, and the files that are still to be unlinked."""
 
     segments: list[Segment]
     next_offset: int
@@ -82,7 +85,7 @@ class Loaded:
 
 
 def start_above_end(log_start_offset: int, end_offset: int, path: str) -> CorruptRecordError:
-    """Make the error of a log start above records that were flushed: nothing of what follows them could be read."""
+    """Make the error for a log start above flushed records: records appended after them could not be read."""
     return CorruptRecordError(
         f"the log ends at offset {end_offset}, below its log start {log_start_offset}, and what is in it was flushed; "
         f"nothing was dropped; see `kstore repair`",
@@ -101,11 +104,11 @@ def load(
     expiry: Expiry = DEFAULT_EXPIRY,
     seen: Seen | None = None,
 ) -> Loaded:
-    """Bring a partition directory into a sound state and hand back its segments, the last one active.
+    """Bring a partition directory into a sound state. Return its segments, the last one active.
 
-    `recovery_point` and `log_start_offset` are those of the checkpoint files; `seen` is what `look` has found since the
+    `recovery_point` and `log_start_offset` come from the checkpoint files; `seen` is the result of a `look` since the
     directory was locked. Raises `CorruptRecordError`, with nothing cut, for a fault below the recovery point and for a
-    log that ends below it, whatever the mark of a clean shutdown says; and `StorageError`.
+    log that ends below it, even if the shutdown is marked as clean. Raises `StorageError`.
     """
     recovery = Recovery()
     files, swapped = None if seen is None else seen.files, set[int]()
@@ -151,7 +154,7 @@ def load(
         if segment.base_offset in unindexed:
             if segment.base_offset in swapped and loader.index_swapped(number):
                 continue
-            # Where the log is scanned anyhow, no segment is kept behind a gap (unlike SEMANTICS 8.19).
+            # If the log is scanned anyhow, no segment is kept behind a gap (unlike SEMANTICS 8.19).
             doubtful = not clean and number >= loader.first_to_recover()
             loader.recover(number, loaded=number, drop_later=doubtful)
             continue
@@ -162,26 +165,26 @@ def load(
     if not clean and segments:
         loader.recover_from_recovery_point(now_ms)
     elif loader.doubts_last:
-        # The mark says that the log is whole, but not its indexes, and appends go on from their last entries.
+        # The mark says nothing of the indexes, and appends continue from their last entries.
         loader.recover(len(segments) - 1, loaded=len(segments))
     return loader.finish(orphans, clean=clean, marked_clean=marked_clean, now_ms=now_ms)
 
 
 class Seen(NamedTuple):
-    """The result of `look`: what `load` need not find out again."""
+    """The result of `look`, which `load` need not find out again."""
 
     needs_nothing: bool
-    """Whether `load` would find the log as a close leaves it, or a directory in which no log was begun."""
+    """Whether `load` would find the log as a close leaves it, or a directory without a log."""
 
     is_open: bool
-    """Whether the last segments were looked at, and are not as a close leaves them."""
+    """Whether the last segments were examined and are not as a close leaves them."""
 
     files: dict[str, list[int]] | None
-    """The offsets of the segments' files and snapshots by kind; None where interrupted work is to be finished first."""
+    """The offsets of the segments' files and snapshots by kind; None if interrupted work has to be finished first."""
 
 
 def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
-    """Look at a log that no mark of a clean shutdown vouches for. Changes nothing. Raises `StorageError`."""
+    """Examine a log that has no mark of a clean shutdown. Changes nothing. Raises `StorageError`."""
     entries = fs.listdir(directory)
     if swap.has_leftovers(entries):
         return Seen(False, False, None)
@@ -201,10 +204,10 @@ def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
 
 
 def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) -> bool:
-    """Whether a log that was shut down in order is as long as its marks say, and its last stretch is sound.
+    """Return whether a cleanly closed log is as long as its checkpoints say, and its last stretch is sound.
 
-    A store calls this for all its logs, so little is read: the last entry of the last offset index, and the batches
-    behind it. False where more has to be read, as `load` does. Raises `StorageError`.
+    A store calls this for all its logs, so it reads little: the last entry of the last offset index, and the batches
+    after it. Return False if more has to be read, as `load` does. Raises `StorageError`.
     """
     entries = fs.listdir(directory)
     logs = [name for name in entries if name.endswith(names.LOG)]
@@ -232,8 +235,7 @@ def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) 
 
 
 def _last_indexed(path: str) -> int | None:
-    """The position in the last entry of an offset index, 0 for none; None for a file that a close would have left
-    otherwise."""
+    """Return the position in the last entry of an offset index; 0 if it is empty, None if no close left it so."""
     with fs.closing(fs.open(path)) as index:
         size = fs.size(index)
         entry = fs.pread(index, OFFSET_ENTRY_BYTES, max(size - OFFSET_ENTRY_BYTES, 0))
@@ -244,7 +246,7 @@ def _last_indexed(path: str) -> int | None:
 
 
 def _whole_end(last: Segment, flushed_end: int) -> int | None:
-    """One past the last offset of a segment whose indexes fit it and whose last stretch is sound, else None."""
+    """Return one past the last offset of a segment whose indexes fit it and whose last stretch is sound, else None."""
     if not last.indexes_look_trimmed():
         return None
     end_offset = _sound_end(last, flushed_end)
@@ -252,7 +254,7 @@ def _whole_end(last: Segment, flushed_end: int) -> int | None:
 
 
 def _sound_end(last: Segment, flushed_end: int) -> int | None:
-    """One past the last offset behind the last index entry; None if a batch there is unsound (see `_scan.scan`)."""
+    """Return one past the last offset, scanned from the last index entry; None if a batch there is unsound."""
     position, least = last.start(last.offset_index.last[0], last.size_bytes)
     scan = last.scan_flushed(position, last.size_bytes, flushed_end, after=least)
     if scan.reason is not None:
@@ -261,7 +263,7 @@ def _sound_end(last: Segment, flushed_end: int) -> int | None:
 
 
 def _fits_time_index(last: Segment, next_offset: int) -> bool:
-    """Whether the time index has its closing entry (SEMANTICS 2.9), and none beyond the end."""
+    """Return whether the time index has its closing entry (SEMANTICS 2.9), and none beyond the end."""
     if last.time_index.entries and last.time_index.last[1] >= next_offset:
         return False
     try:
@@ -271,10 +273,10 @@ def _fits_time_index(last: Segment, next_offset: int) -> bool:
 
 
 def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_index: Container[int]) -> bool:
-    """Whether a log's last segment is as a close leaves it, and ends at the recovery point.
+    """Return whether a log's last segment is as a close leaves it, and ends at the recovery point.
 
     `with_txn_index` are the bases of the segments that have an index of aborted transactions. If the last segment is
-    empty, the one before it has to be so, too: a crash may have come before the sync of the roll.
+    empty, the one before it must be as a close leaves it, too: a crash may have come before the sync of the roll.
     """
     last = segments[-1]
     if last.base_offset == recovery_point and last.size_bytes:
@@ -307,13 +309,13 @@ class _Loader:
 
     @property
     def flushed_end(self) -> int:
-        """The recovery point, which lies in no gap; -1 where it is the log start, which may lie in one."""
+        """The recovery point, which lies in no gap; -1 if it is the log start, which may lie in one."""
         return self.recovery_point if self.recovery_point > self.log_start_offset else -1
 
     def looks_closed(self) -> bool:
-        """Whether the last segment's files are as a close leaves them and end at the recovery point.
+        """Return whether the last segment's files are as a close leaves them and end at the recovery point.
 
-        A log whose start lies above its end owes no flush, and its recovery point says nothing (SEMANTICS 8.11).
+        If the log start is above the log's end, no flush is due, and the recovery point says nothing (SEMANTICS 8.11).
         """
         last = self.segments[-1]
         if self.recovery_point <= self.segments[0].base_offset and last.base_offset < self.log_start_offset:
@@ -327,9 +329,9 @@ class _Loader:
         return True
 
     def ends_whole(self) -> bool:
-        """Whether the last segment of a log that was shut down in order ends with a whole batch.
+        """Return whether the last segment of a cleanly closed log ends with a whole batch.
 
-        Raises `CorruptRecordError` where it ends too early. Where its indexes do not fit it, `doubts_last` says so.
+        Raises `CorruptRecordError` if it ends too early. Sets `doubts_last` if the segment's indexes do not fit it.
         """
         last = self.segments[-1]
         self.doubts_last = not last.indexes_look_trimmed()
@@ -349,11 +351,11 @@ class _Loader:
             raise below_recovery_point(reason, end_offset, self.recovery_point, path, position)
 
     def recover(self, number: int, *, loaded: int, drop_later: bool = False) -> int:
-        """Recover one segment, its epochs and its producers (SEMANTICS 8.14); the number of bytes that were cut.
+        """Recover one segment, its epochs and its producers (SEMANTICS 8.14). Return the number of bytes cut.
 
-        The last two of the `loaded` segments that Kafka knows by then are those that get snapshots. With `drop_later`
-        the segments after one that loses bytes go (SEMANTICS 8.9), and before it does: a crash in between must not
-        leave them behind a gap, which would look like a sound one.
+        The last two of the `loaded` segments, those that Kafka would know by then, get snapshots. With `drop_later`,
+        the segments after one that loses bytes are dropped (SEMANTICS 8.9), before the cut: after a crash in between
+        they would follow a gap that looks like a sound one.
         """
         segment = self.segments[number]
         checked = self._check(number)
@@ -370,7 +372,7 @@ class _Loader:
         return recovered.cut_bytes
 
     def index_swapped(self, number: int) -> bool:
-        """Build the indexes of a segment whose swap was finished without them; False where it has to be recovered.
+        """Build the indexes of a segment whose swap was finished without them. Return False if it must be recovered.
 
         No snapshot is written or removed: Kafka makes a missing `.index.swap` as it reads the `.log.swap` (SEMANTICS
         8.5), and does not recover the segment.
@@ -390,7 +392,7 @@ class _Loader:
         return True
 
     def _producers_before(self, number: int) -> ProducerTable:
-        """The producers at a segment's base, of the newest sound snapshot up to there and the batches behind it."""
+        """Return the producers at a segment's base, from the newest sound snapshot there and the batches after it."""
         table, base = ProducerTable(), self.segments[number].base_offset
         start = self.log_start_offset
         for offset in reversed(self.producers.offsets):
@@ -415,7 +417,7 @@ class _Loader:
         )
 
     def _recover_files(self, number: int, checked: Checked, *, drop_later: bool) -> Recovered:
-        """Cut what is unsound from one segment's log, rebuild its two indexes, and tell so."""
+        """Cut a segment's log at the first unsound batch, rebuild its two indexes, and note both in `recovery`."""
         segment, is_last = self.segments[number], number == len(self.segments) - 1
         recovered = segment.recover(
             checked, is_last=is_last, before_cut=lambda: self._drop_after(number) if drop_later else None
@@ -433,14 +435,14 @@ class _Loader:
         return recovered
 
     def first_to_recover(self) -> int:
-        """The number of the segment that holds the recovery point."""
+        """Return the number of the segment that holds the recovery point."""
         return max(bisect_right(self.segments, self.recovery_point, key=_base) - 1, 0)
 
     def recover_from_recovery_point(self, now_ms: int) -> None:
         """Recover the segment that holds the recovery point and all after it, until one loses bytes (SEMANTICS 8.9).
 
-        Also the files of the segment that ends at the recovery point, if a crash came before the sync of its roll.
-        (Kafka leaves its indexes as they are.) Its records were flushed: the snapshot behind it stays, as in Kafka.
+        Also recover the files of the segment that ends at the recovery point, if a crash came before the sync of its
+        roll. (Kafka leaves its indexes as they are.) Its records were flushed, so its snapshot stays, as in Kafka.
         """
         self.recovery.clean = False
         first = self.first_to_recover()
@@ -466,11 +468,11 @@ class _Loader:
             fs.sync_directory(self.directory)
 
     def finish(self, orphans: Sequence[str], *, clean: bool, marked_clean: bool, now_ms: int) -> Loaded:
-        """Settle the marks in the order of SEMANTICS 8.10 to 8.13; `orphans` are names of index files without a log
-        (SEMANTICS 8.8).
+        """Settle the log's offsets in the order of SEMANTICS 8.10 to 8.13, and return the log.
 
-        That records without a snapshot had no producers is believed if the shutdown is marked as clean (SEMANTICS
-        9.26): a recovery that dies between two snapshots leaves sound indexes, too.
+        `orphans` are names of index files without a log (SEMANTICS 8.8). Records without a snapshot are assumed to have
+        no producers only if the shutdown is marked as clean (SEMANTICS 9.26): a recovery that dies between two
+        snapshots leaves sound indexes, too.
         """
         had_segments = bool(self.segments)
         next_offset = self.next_offset
@@ -497,7 +499,7 @@ class _Loader:
         if not self.segments:
             segment = new_segment(self.directory, self.log_start_offset, self.config)
             create_files(segment, self.config, now_ms)
-            if self.log_start_offset > 0:  # soon only the file's name may say where the log starts
+            if self.log_start_offset > 0:  # later only the file's name may say where the log starts
                 fs.sync_directory(self.directory)
             self.segments.append(segment)
             next_offset = self.log_start_offset
@@ -508,7 +510,7 @@ class _Loader:
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._warn_of_missing_start()
-        with suppress(fs.FullDiskError):  # a later write stores it; until then the recovery point in its file stays
+        with suppress(fs.FullDiskError):  # a later write stores them; until then the stored recovery point stays
             self.epochs.flush()
         self.producers.remove_stray([segment.base_offset for segment in self.segments])
         believed = clean and (marked_clean or log_start_offset >= next_offset)
@@ -525,19 +527,19 @@ class _Loader:
         )
 
     def _refuse_start_above(self, end_offset: int) -> None:
-        """Refuse a log whose start lies above its end, unless nothing in it has been flushed (SEMANTICS 8.11).
+        """Refuse a log whose start is above its end, unless none of its data was flushed (SEMANTICS 8.11).
 
-        A writer lowers the recovery point before it raises a log start above the data, as for a log that begins anew.
+        A writer lowers the recovery point before it raises a log start above the data, as for a log that starts over.
         """
         first = self.segments[0].base_offset
         if end_offset < self.log_start_offset and self.recovery_point > first:
             raise start_above_end(self.log_start_offset, end_offset, self.segments[-1].path)
 
     def _warn_of_missing_start(self) -> None:
-        """Warn where the log has begun below its first segment. As in Kafka it begins at that segment (SEMANTICS 8.13).
+        """Warn if the log once started below its first segment; it starts there now, as in Kafka (SEMANTICS 8.13).
 
-        Retention writes the log start first, so the epochs begin there by now; but on a full disk, and in a broker that
-        dies in the same minute, the epochs may be behind.
+        Retention writes the log start first, so the epochs usually start there, too. They may be behind on a full disk,
+        and in a broker that dies in the same minute.
         """
         first = self.segments[0].base_offset
         entries = self.epochs.entries

@@ -1,7 +1,7 @@
-"""When a new segment is started: the limits of a segment, without I/O (SEMANTICS 2.2).
+"""The limits at which a new segment is started (SEMANTICS 2.2). No I/O.
 
-`limits` turns a configuration and a segment into thresholds; `_should_roll` in `log/writing/_appender.pyx` compares
-them with each append.
+`limits` turns a configuration and the capacities of index files into thresholds; `_should_roll` in
+`log/writing/_appender.pyx` compares them with each append.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 class RollLimits:
     """Thresholds above which the active segment is rolled.
 
-    `segment_bytes` holds the segment and the bytes to come, `wait_ms` the time since its first batch, the entry
-    counts are those at which an index is full (one slot of the time index is kept for the closing entry,
-    SEMANTICS 3.3).
+    `segment_bytes` limits the segment including the bytes to append, `wait_ms` the time since its first batch. An index
+    is full at its entry count; the time index keeps one slot for the closing entry (SEMANTICS 3.3).
     """
 
     segment_bytes: int
@@ -30,14 +29,13 @@ class RollLimits:
 
 
 def draw_jitter(config: LogConfig) -> int:
-    """Draw by how many milliseconds one segment's time limit is shortened: `[0, min(jitter, segment.ms) - 1]`
-    (SEMANTICS 2.6)."""
+    """Return a random cut of a segment's time limit: `[0, min(jitter, segment.ms) - 1]` ms (SEMANTICS 2.6)."""
     most = min(config.segment_jitter_ms, config.segment_ms)
     return random.randrange(most) if most > 0 else 0
 
 
 def limits(config: LogConfig, *, jitter_ms: int, max_offset_entries: int, max_time_entries: int) -> RollLimits:
-    """Compute the limits of one segment; `max_*_entries` are what its index files have room for."""
+    """Return the limits of one segment; `max_*_entries` are the capacities of its index files."""
     wait_ms = config.segment_ms
     if "compact" in config.cleanup_policy:
         wait_ms = min(wait_ms, config.max_compaction_lag_ms)

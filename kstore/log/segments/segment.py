@@ -1,8 +1,7 @@
-"""One segment of a log: its `.log` file and its indexes; it finds offsets, and is sealed, truncated, recovered and
-deleted.
+"""One segment of a log: its `.log` file and its indexes. It is searched, sealed, truncated, recovered and deleted.
 
-Appends go through the compiled appender. Invariant: a sealed segment's files are opened on first use, so that opening a
-log costs O(segments) names.
+Appends go through the compiled appender. Invariant: a sealed segment's files are opened on first use, so opening a log
+costs O(segments) names.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from kstore.log.segments.time_search import ENTRIES_TRIED, NO_TIMESTAMP, NONE_CO
 
 Index = TypeVar("Index", OffsetIndex, TimeIndex, TxnIndex)
 
-_making = ForkLock()  # held while a segment gets its file or an index
+_making = ForkLock()  # held while a segment's file or index is set
 
 MAX_OFFSET = LONG_MAX
 NO_ENTRIES = INT_MAX  # an index interval that no segment reaches
@@ -70,11 +69,11 @@ class Checked(NamedTuple):
 
 
 class Segment:
-    """The files of one segment. The log's mutex guards whatever changes them; looking up is safe from any thread.
+    """The files of one segment.
 
-    An `openfiles.Holder` of the `.log` file; each index is one of its own. A caller that gives `file.fd` to the system
-    holds the `LogFile` meanwhile: another thread may close the segment's file at any moment, and the number of its
-    descriptor may then be that of another file.
+    An `openfiles.Holder` of the `.log` file; each index is a holder of its own file. A caller that passes `file.fd` to
+    the system must hold the `LogFile` until then: another thread may close the segment's file at any time, and its
+    descriptor may then belong to another file. Lookups are thread-safe; the log's mutex guards changes.
     """
 
     __slots__ = (
@@ -118,8 +117,7 @@ class Segment:
         writable: bool = True,
         actual: Mapping[str, str] | None = None,
     ) -> None:
-        """`actual` gives the names that files have now in place of their final ones (an interrupted swap)."""
-
+        """`actual` maps final names of files to the present ones, after an interrupted swap."""
         self.directory = directory
         self.base_offset = base_offset
         self.writable = writable
@@ -128,7 +126,7 @@ class Segment:
         self.created_ms = 0
         self.roll_reason: str | None = None
         self.is_active = False
-        self.inode: int | None = None  # of the only `.log` file that this object may open; None for any
+        self.inode: int | None = None  # of the only `.log` file that this object may open; None allows any
         self.pinned = False  # an appender writes to its file, and only the log closes it
         self.unsynced = False  # sealed or parked, and not synced since
         self.listed = False
@@ -149,7 +147,7 @@ class Segment:
         self.faults = IndexFaults()
 
     def anew(self) -> Segment:
-        """A new object for the same files, which knows nothing of them yet."""
+        """Return a new object for the same files, with nothing cached."""
         segment = Segment(
             self.directory,
             self.base_offset,
@@ -160,31 +158,31 @@ class Segment:
         segment.inode = self.inode
         return segment
 
-    # A log of a thousand segments is opened without any of these.
+    # Opening a log of a thousand segments uses none of these.
 
     def _path_of(self, name: str) -> str:
         return f"{self.directory}/{self._actual.get(name, name) if self._actual else name}"
 
     @property
     def path(self) -> str:
-        """Where the `.log` file is."""
+        """Path of the `.log` file."""
         if self._path is None:
             self._path = self._path_of(names.log_name(self.base_offset))
         return self._path
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the log and its two indexes are."""
+        """Paths of the log and its two indexes."""
         return tuple(self._path_of(names.file_name(self.base_offset, kind)) for kind in names.SEGMENT_KINDS[:3])
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index over its file."""
+        """The offset index."""
         return self._offset_index or self._index(names.OFFSET_INDEX, self._sized(OffsetIndex))
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index over its file."""
+        """The time index."""
         return self._time_index or self._index(names.TIME_INDEX, self._sized(TimeIndex))
 
     @property
@@ -196,13 +194,13 @@ class Segment:
         return lambda path: kind(path, self.base_offset, self._max_index_bytes, writable=self.writable)
 
     def _index(self, kind: str, make: Callable[[str], Index]) -> Index:
-        """Make an index over its file. Of two threads that make one at once both get the same object."""
+        """Make an index over its file. Two threads that do so at the same time get the same object."""
         name, slot = names.file_name(self.base_offset, kind), _INDEXES[kind]
         made = make(self._path_of(name))
         with _making.mutex:
             index: Index = getattr(self, slot) or made
             setattr(self, slot, index)
-            index.path = self._path_of(name)  # the file may be renamed meanwhile
+            index.path = self._path_of(name)  # the file may have been renamed since
         return index
 
     @property
@@ -213,7 +211,7 @@ class Segment:
             opened = self._open_file()
             if self.inode is not None:
                 self._check_inode(fs.inode(opened.fd))
-            # Two threads may open it at once: both must use the same descriptor.
+            # Two threads may open it at the same time: both must use the same descriptor.
             with _making.mutex:
                 file = self._file = self._file or opened
             openfiles.opened(self)
@@ -229,28 +227,28 @@ class Segment:
         return moving.at_its_path(fs.stat, lambda: self.path)
 
     def _check_inode(self, inode: int) -> None:
-        """Raise `MissingFileError` where another process has put another file at the path: a cleaned segment."""
+        """Raise `MissingFileError` if another process has put another file at the path: a cleaned segment."""
         if self.inode is not None and inode != self.inode:
             raise fs.MissingFileError(ENOENT, "another file has its name now", self.path)
 
     # `openfiles.Holder`
 
     def holds(self) -> int:
-        """1 while the `.log` file is open and no appender writes to it."""
+        """Return 1 while the `.log` file is open and no appender writes to it, else 0."""
         return 0 if self._file is None or self.pinned else 1
 
     def was_used(self) -> bool:
-        """Whether `file` was used since the last call of this."""
+        """Return whether `file` was used since the last call."""
         used, self._used = self._used, False
         return used
 
     def let_go(self) -> None:
-        """Close the file; readers in the middle of it keep it open.
+        """Close the file; a reader that holds it keeps it open.
 
-        Unsynced bytes are synced first. The system reports a failed write to the next sync of an open descriptor of the
-        file. Once no descriptor is open it may drop the file from memory, and the failure with it; a later sync would
-        then succeed although bytes are lost. The failure is kept, and `flush` raises it. (An index may lose entries in
-        this way; it can be made again.)
+        Sync unsynced bytes first. The system reports a failed write to the next sync of an open descriptor of the file.
+        Once no descriptor is open, it may drop the file from memory, and the failure with it; a later sync would then
+        succeed although bytes are lost. The failure is kept, and `flush` raises it. (An index may lose entries in this
+        way; it can be rebuilt.)
         """
         file = self._file
         if file is None or self.pinned:
@@ -266,7 +264,7 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of whole batches in the `.log` file; of the active segment, as of the last `settle`."""
+        """Bytes of whole batches in the `.log` file; of the active segment, at the last `settle`."""
         if self._size is None:
             if self._file is not None:
                 self._size = self._file.size()
@@ -281,8 +279,7 @@ class Segment:
         self._size = size
 
     def create(self, *, preallocate_bytes: int, now_ms: int, jitter_ms: int) -> None:
-        """Make the files of a new, empty segment: an empty log and two index files at full size
-        (SEMANTICS 2.15, 3.1)."""
+        """Create the files of a new segment: an empty log and two index files at full size (SEMANTICS 2.15, 3.1)."""
         self.is_active = True
         self._file = LogFile(self.path, write=True, create=True)
         if preallocate_bytes:
@@ -295,16 +292,16 @@ class Segment:
         self.activate()
 
     def activate(self, max_index_bytes: int | None = None) -> None:
-        """Grow both indexes to the full size that an active segment's have (SEMANTICS 3.5)."""
+        """Grow both indexes to the size that they have in an active segment (SEMANTICS 3.5)."""
         self.is_active, self.unsynced = True, False
         self.offset_index.grow(max_index_bytes)
         self.time_index.grow(max_index_bytes)
 
-    # What the segment says of time.
+    # Timestamps.
 
     @property
     def maximum(self) -> tuple[int, int]:
-        """The greatest timestamp and the last offset of the first batch that has it; (-1, base offset) for none."""
+        """The greatest timestamp, and the last offset of the first batch that has it; (-1, base offset) for none."""
         if self._maximum is None:
             self._maximum = self.maximum_below(self.size_bytes)
         return self._maximum
@@ -314,9 +311,9 @@ class Segment:
         self._maximum, self.times_doubted = maximum, False
 
     def maximum_below(self, end: int) -> tuple[int, int]:
-        """The greatest timestamp of the batches before the position `end`, as `maximum`: by index and headers.
+        """Return the `maximum` of the batches before the position `end`, from the index and the batch headers.
 
-        Where damage keeps it from being read, it is what the index says, and `times_doubted`.
+        If damage prevents reading it, return the index's last entry and set `times_doubted`.
         """
         try:
             return time_search.read_maximum(self, end)
@@ -325,23 +322,25 @@ class Segment:
             return self.time_index.last
 
     def largest_timestamp(self) -> int:
-        """The greatest timestamp, else the file's age in milliseconds since the epoch (SEMANTICS 6.6)."""
+        """Return the greatest timestamp, else the time of the file's last change in milliseconds (SEMANTICS 6.6)."""
         timestamp = self.maximum[0]
         return timestamp if timestamp >= 0 else self.modified_ms
 
     @property
     def modified_ms(self) -> int:
-        """When the `.log` file was changed last, in milliseconds since the epoch."""
+        """Time of the last change of the `.log` file, in milliseconds since the epoch."""
         return self.modified_ns // 1_000_000
 
     @property
     def modified_ns(self) -> int:
-        """When the `.log` file was changed last, in nanoseconds since the epoch."""
+        """Time of the last change of the `.log` file, in nanoseconds since the epoch."""
         return self._stat().st_mtime_ns
 
     def first_timestamp(self, size_bytes: int | None = None) -> int | None:
-        """The first batch's greatest timestamp (SEMANTICS 2.5), None for an empty segment; `size_bytes` if it has grown
-        since."""
+        """Return the first batch's greatest timestamp (SEMANTICS 2.5), or None for an empty segment.
+
+        Pass `size_bytes` if the segment has grown since the last `settle`.
+        """
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
         if self._first_timestamp is None and size_bytes > 0:
             file = self.file  # held here and below: its descriptor must outlive the search
@@ -349,18 +348,18 @@ class Segment:
             self._first_timestamp = None if first is None else first.max_timestamp
         return self._first_timestamp
 
-    # Where things are.
+    # Searches.
 
     def start(self, offset: int, end: int) -> tuple[int, int]:
-        """Where to start reading for `offset` in the batches before the position `end`: (position, least offset).
+        """Return where to start reading for `offset` in the batches before the position `end`: (position, `least`).
 
-        A batch begins at the position, at or before the one that holds `offset`, and `least` is its base offset, or the
-        segment's at position 0. The offset index is believed as far as the log bears an entry out; an entry that it
-        does not is passed over, with a warning.
+        The position is that of the batch that holds `offset`, or of an earlier one; `least` is the base offset of that
+        batch, or of the segment at position 0. An entry of the offset index that the log contradicts is skipped, with a
+        warning.
         """
         try:
             return self._indexed_start(offset, end)
-        except CorruptIndexError as error:  # another program has cut it
+        except CorruptIndexError as error:  # another program has truncated it
             self.faults.report(self.offset_index.path, error.reason)
             return 0, self.base_offset
 
@@ -384,7 +383,7 @@ class Segment:
         return 0, self.base_offset
 
     def _still_wrong(self, index: OffsetIndex, entry: int, position: int, end: int) -> bool:
-        """Whether an entry that leads nowhere is there still: a truncation cuts the index before the log."""
+        """Return whether a wrong entry is still there: a truncation cuts the index before the log."""
         if self.faults.has(index.path):
             return False
         for _ in range(2):
@@ -397,15 +396,14 @@ class Segment:
         return True
 
     def report_entry(self, path: object, entry: str) -> None:
-        """Log an entry that the log does not bear out, unless a cleaner has just put others in the files' places."""
+        """Log an entry that the log contradicts, unless a cleaner has just replaced the files."""
         if fs.is_at(self.file.fd, self.path):
             self.faults.report_entry(path, entry)
 
     def find_batch(self, offset: int, end: int, *, most: int = MAX_OFFSET) -> _log_search.BatchPlace | None:
-        """Find the batch that holds `offset`, or the first one after it (SEMANTICS 3.18a); all offsets are below
-        `most`.
+        """Find the batch that holds `offset`, or the first one after it (SEMANTICS 3.18a).
 
-        Raises `CorruptRecordError` where the offsets of the batches on the way do not follow one another.
+        All offsets must be below `most`. Raises `CorruptRecordError` if the batches on the way are out of order.
         """
         file = self.file
         position, least = self.start(offset, end)
@@ -413,13 +411,13 @@ class Segment:
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
     def _with_inner_base(self, place: _log_search.BatchPlace) -> _log_search.BatchPlace:
-        """Say where a message of an old format begins: a wrapper's own offset is its last, the first is inside it."""
+        """Set the base offset of an old-format message: a wrapper's own offset is its last, the first is inside."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
         return place._replace(base_offset=batch.base_offset)
 
     def read_next_offset(self) -> int:
-        """Read one past the last offset from the last indexed batch on (SEMANTICS 8.10)."""
+        """Return one past the last offset, read from the last indexed batch on (SEMANTICS 8.10)."""
         file = self.file
         position, least = self.start(self.offset_index.last[0], self.size_bytes)
         last = _log_search.last_offset(file.fd, position, self.size_bytes, least=least, path=self.path)
@@ -435,7 +433,7 @@ class Segment:
         flushed_end: int = -1,
         index_interval_bytes: int = NO_ENTRIES,
     ) -> _log_scan.ScanResult:
-        """Check every batch of `[position, end)`; with `after`, where a scan ended before, offsets go on from it."""
+        """Check every batch of `[position, end)`. Offsets start at `after` or above it (default: the base offset)."""
         file = self.file
         return _log_scan.scan(
             file.fd,
@@ -449,10 +447,10 @@ class Segment:
         )
 
     def scan_flushed(self, position: int, end: int, flushed_end: int, **scan: Any) -> _log_scan.ScanResult:
-        """As `scan`; what was flushed ends at `flushed_end`, which a batch ends at, too, unless the log was cut there.
+        """Run `scan`, knowing that flushed data ends at offset `flushed_end`.
 
-        A log that was cut inside of a batch, and appended to, has a gap up to there (SEMANTICS 11.4). One that was
-        closed since ends with the flush: a gap up to there is damage.
+        A batch ends there, too, unless the log was cut there. A log that was cut inside a batch, and appended to, has a
+        gap up to there (SEMANTICS 11.4). A log that was closed since ends with the flush: a gap up to there is damage.
         """
         result = self.scan(position, end, flushed_end=flushed_end, **scan)
         if result.stop != "gap" or self.indexes_look_trimmed():
@@ -462,16 +460,16 @@ class Segment:
         return self.scan(position, end, **scan) if is_cut else result
 
     def indexes_look_trimmed(self) -> bool:
-        """Whether both indexes are as a close leaves them: sound entries that fit the log, and nothing else."""
+        """Return whether both indexes are as a close leaves them: sound entries that fit the log, and nothing else."""
         size = self.size_bytes
         return self.offset_index.looks_trimmed(size) and self.time_index.looks_trimmed(size)
 
-    # What changes it.
+    # Changes.
 
     def seal(self, *, before_deletion: bool = False) -> None:
-        """Close the segment for appends: the closing time entry, indexes and log cut to what they hold (SEMANTICS 2.9).
+        """Close the segment for appends: add the closing time entry, trim the indexes and the log (SEMANTICS 2.9).
 
-        `before_deletion`: the segment is deleted next, and on a full disk goes without the entry.
+        With `before_deletion` the segment is deleted next, and does without the entry on a full disk.
         """
         timestamp, offset = self.maximum
         if timestamp >= 0:
@@ -480,7 +478,7 @@ class Segment:
             except fs.FullDiskError:
                 if not before_deletion:
                     raise
-            except ValueError as error:  # its last entry is above the segment's: another segment's index
+            except ValueError as error:  # its last entry is newer than the segment: it is another segment's index
                 path = self.time_index.path
                 raise CorruptIndexError(str(error).removeprefix(f"{path}: "), path=path) from error
         self.offset_index.trim()
@@ -493,8 +491,7 @@ class Segment:
         openfiles.opened(self, 0)
 
     def renew(self, size_bytes: int) -> None:
-        """Take other files that are at the paths now, sealed, synced, of so many bytes; readers may hold this
-        object."""
+        """Use the new files at the paths: sealed, synced, of `size_bytes`. Readers may hold this object."""
         self.is_active = self.pinned = self.unsynced = self.times_doubted = False
         self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
         self._offset_index = self._time_index = None
@@ -506,10 +503,10 @@ class Segment:
     def check(
         self, *, index_interval_bytes: int, latest_epoch: int, flushed_below: int, flushed_end: int, is_last: bool
     ) -> Checked:
-        """Scan the whole file for `recover`; changes nothing. `flushed_end` is as with `scan_flushed`.
+        """Scan the whole file for `recover`; changes nothing. `flushed_end` is that of `scan_flushed`.
 
-        Raises `CorruptRecordError` when something below `flushed_below` is unsound, or when the last segment ends below
-        it: that was flushed, and recovery never cuts it.
+        Raises `CorruptRecordError` if anything below `flushed_below` is unsound, or if the last segment ends below it:
+        that data was flushed, and recovery never cuts it.
         """
         end = self.file.size()
         scan = self.scan_flushed(
@@ -528,9 +525,9 @@ class Segment:
         return Checked(scan, end, next_offset)
 
     def recover(self, checked: Checked, *, is_last: bool, before_cut: Callable[[], None]) -> Recovered:
-        """Cut what is unsound, and rebuild both indexes (SEMANTICS 8.14 to 8.18).
+        """Cut unsound data, and rebuild both indexes (SEMANTICS 8.14 to 8.18).
 
-        `before_cut` does away with what must not outlive the cut. The cut is on the disk before anything can follow it.
+        `before_cut` removes what must not outlive the cut. The cut is synced before anything can follow it.
         """
         scan, end, next_offset = checked
         file = self.file
@@ -544,13 +541,13 @@ class Segment:
         self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
         self._first_timestamp = None
         self.offset_index.replace(scan.index_entries, at_full_size=is_last)
-        # In one write, or none where nothing has changed: the disk may be full.
+        # In one write, or none if nothing has changed: the disk may be full.
         closing = b"" if is_last else self.time_index.closing_entry(scan.time_entries, *self.maximum)
         self.time_index.replace(scan.time_entries + closing, at_full_size=is_last)
         if is_last and has_timestamps:
             with suppress(fs.FullDiskError):  # an active segment gets its closing entry when it is sealed
                 self.time_index.maybe_append(*self.maximum, force=True)
-        if not is_last:  # else they grow to full size next, through the descriptors that are open now
+        if not is_last:  # otherwise they grow to full size next, through the descriptors that are open now
             self.offset_index.trim()
             self.time_index.trim()
         return Recovered(
@@ -566,13 +563,13 @@ class Segment:
         place = self.find_batch(offset, self.size_bytes)
         position = self.size_bytes if place is None else place.position
         file = self.file
-        # An entry that names the offset itself leads to the batch that is cut.
+        # An entry at the offset itself leads to the batch that is cut.
         start, least = self.start(max(offset - 1, self.base_offset), position)
         last = _log_search.last_offset(file.fd, start, position, least=least, path=self.path)
         return position, self.base_offset if last is None else last.last_offset + 1
 
     def truncate_to(self, offset: int, position: int, now_ms: int) -> None:
-        """Cut log and indexes at what `find_cut` found, and grow the indexes to full size (SEMANTICS 11.3)."""
+        """Cut the log and its indexes at the place that `find_cut` found, and grow the indexes (SEMANTICS 11.3)."""
         self.is_active = True
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -580,9 +577,9 @@ class Segment:
         file = self.file
         if position < file.size():
             fs.truncate(file.fd, position)
-            fs.fdatasync(file.fd)  # else a power cut may bring back the cut bytes behind those written in their place
+            fs.fdatasync(file.fd)  # otherwise a power cut may bring back cut bytes after those written in their place
         if position == 0:
-            self.created_ms = now_ms  # also where a cleaning has left nothing to cut
+            self.created_ms = now_ms  # even if a cleaning has left nothing to cut
         self._size = position
         self._first_timestamp = self._maximum = None
         with suppress(CorruptRecordError):
@@ -590,7 +587,7 @@ class Segment:
         self.confirmed = NONE_CONFIRMED
 
     def flush(self) -> None:
-        """Put what the files hold on the disk, the log first (FORMAT 1.9)."""
+        """Sync the files, the log first (FORMAT 1.9)."""
         self.flush_log()
         self.offset_index.flush()
         self.time_index.flush()
@@ -598,7 +595,7 @@ class Segment:
             self._txn_index.flush()
 
     def flush_log(self) -> None:
-        """Put what the log file holds on the disk."""
+        """Sync the log file."""
         if self._failure is not None:
             raise self._failure
         file, is_sealed = self.file, not self.is_active  # held: its descriptor must outlive the sync
@@ -607,8 +604,7 @@ class Segment:
             self.unsynced = False
 
     def mark_deleted(self) -> list[str]:
-        """Rename every file of the segment to `.deleted`, the log first (SEMANTICS 6.12); the new paths, to be unlinked
-        later."""
+        """Rename the segment's files to `.deleted`, the log first (SEMANTICS 6.12). Return paths to unlink later."""
         self.faults.mute()
         renamed = []
         for kind in names.SEGMENT_KINDS:
@@ -619,9 +615,9 @@ class Segment:
         return renamed
 
     def rename(self, state: str) -> list[str]:
-        """Give every file its final name with `state` behind it, the log first; the new paths. Nothing is synced.
+        """Rename every file to its final name plus `state`, the log first. Return the new paths. Nothing is synced.
 
-        Readers go on with the files: this object knows where they are.
+        Readers continue with the files: this object knows their new paths.
         """
         renamed = []
         if state == names.DELETED:
@@ -641,7 +637,7 @@ class Segment:
         return renamed
 
     def close(self) -> None:
-        """Close the files; readers in the middle of one keep it open."""
+        """Close the files; a reader that holds one keeps it open."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.close()
@@ -649,7 +645,7 @@ class Segment:
 
 
 def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
-    """Make the object of a segment; its files are not there yet."""
+    """Make the object of a segment, whose files do not exist yet."""
     return Segment(
         directory,
         base_offset,
@@ -659,7 +655,7 @@ def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
 
 
 def create_files(segment: Segment, config: LogConfig, now_ms: int) -> None:
-    """Make the files of a new, empty segment."""
+    """Create the files of a new, empty segment."""
     segment.create(
         preallocate_bytes=config.effective_segment_bytes if config.preallocate else 0,
         now_ms=now_ms,

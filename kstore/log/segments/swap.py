@@ -1,20 +1,20 @@
-"""The swap: new segments take the place of the old ones they were made from, and an opening finishes it after a crash.
+"""The swap: new segments replace the old ones that they were made from. An opening finishes it after a crash.
 
-Each step is on the disk before the next (SEMANTICS 7.25, 8.4 to 8.7):
+Each step is synced before the next (SEMANTICS 7.25, 8.4 to 8.7):
 
-| step                                                 | what an opening does after a crash in it, or behind it    |
+| step                                                 | what an opening does after a crash during or after it     |
 |------------------------------------------------------|-----------------------------------------------------------|
 | the new files are written, as `.cleaned`             | removes `.cleaned`: the log is the old one                |
-| `make_swap_files`: `.cleaned` to `.swap`, from the   | removes `.cleaned`, and `.swap` from the lowest of them   |
-| highest base down                                    | on; the new segments below take their place, as next      |
-| the new list, in memory: readers get it              | removes what the `.swap` logs cover, renames `.swap` to   |
-|                                                      | the final names: the log is the new one                   |
-| `take_new_names`: the old files become `.deleted`,   | removes `.deleted` and what the `.swap` logs left cover,  |
-| then `.swap` goes from the names, lowest base first  | renames them: the log is the new one                      |
+| `make_swap_files`: `.cleaned` to `.swap`, from the   | removes `.cleaned`, and `.swap` at the lowest of them and |
+| highest base down                                    | above; finishes the `.swap` segments below, as next row   |
+| the new list, in memory: readers get it              | removes the files that the `.swap` logs cover, renames    |
+|                                                      | `.swap` to the final names: the log is the new one        |
+| `take_new_names`: the old files become `.deleted`,   | removes `.deleted` and files covered by the remaining     |
+| then `.swap` is dropped, from the lowest base up     | `.swap` logs, renames these: the log is the new one       |
 | `.deleted` files are unlinked later                  | removes `.deleted`                                        |
 
-`take_back` undoes the first two. Invariant: a power cut may keep any of the renames that no sync has covered and lose
-the others, and what is left opens without a loss, by kstore and by Kafka.
+`take_back` undoes the first two steps. Invariant: after a power cut that keeps any of the unsynced renames and loses
+the others, kstore and Kafka open the log without a loss.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from kstore.files.log_file import open_log
 if TYPE_CHECKING:
     from kstore.log.segments.segment import Segment
 
-_TXN_INDEX_TMP = names.TXN_INDEX + ".tmp"  # what a recovery that was interrupted left of a transaction index
+_TXN_INDEX_TMP = names.TXN_INDEX + ".tmp"  # a transaction index that an interrupted recovery left
 _UNFINISHED = (names.DELETED, names.CLEANED, names.SWAP, _TXN_INDEX_TMP)
 
 
 def make_swap_files(directory: str, new: Sequence[Segment]) -> None:
     """Rename `.cleaned` to `.swap`, the highest base first, and sync.
 
-    Among several new segments each is synced before the next. An opening takes the `.swap` files below the least
-    `.cleaned` one, and then deletes the old segments that these cover: one that was divided among two new segments
-    would go although the second is not there. The names that end in `.cleaned` are synced before all: a power cut that
-    lost one of them could keep the `.swap` name of another.
+    Each of several new segments is synced before the next. An opening takes the `.swap` files below the lowest
+    `.cleaned` file and deletes the old segments that they cover. In any other order it could delete an old segment that
+    was divided among two new ones, although the second is missing. All `.cleaned` names are synced first: a power cut
+    could lose one of them and keep the `.swap` name of another.
     """
     fs.sync_directory(directory)
     for segment in reversed(new):
@@ -49,13 +49,13 @@ def make_swap_files(directory: str, new: Sequence[Segment]) -> None:
 
 
 def take_new_names(directory: str, old: Sequence[Segment], new: Sequence[Segment]) -> list[str]:
-    """Give the old files their `.deleted` names and the new ones their final names; what is to be unlinked later."""
+    """Rename the old files to `.deleted`, then the new ones to their final names. Return the paths to unlink later."""
     gone = []
     for segment in old:
         gone += segment.rename(names.DELETED)
     fs.sync_directory(directory)
     for segment in new:
-        # The lowest base first, each synced before the next: an opening deletes what lies between `.swap` files.
+        # The lowest base first, each synced before the next: an opening deletes segments between `.swap` files.
         segment.rename("")
         fs.sync_directory(directory)
     return gone
@@ -64,8 +64,8 @@ def take_new_names(directory: str, old: Sequence[Segment], new: Sequence[Segment
 def take_back(directory: str, new: Sequence[Segment]) -> None:
     """Remove the files of `new`, some of which may be `.swap` files.
 
-    First the lowest log is `.cleaned` again. As long as it is, an opening removes all of them. The old segments have
-    their indexes, so that no `.swap` index may take their place.
+    The lowest log is renamed to `.cleaned` first: as long as it exists, an opening removes all of them. The old
+    segments have their indexes, so no `.swap` index may replace those.
     """
     first = f"{directory}/{names.log_name(new[0].base_offset)}"
     if fs.exists(first + names.SWAP):
@@ -83,21 +83,22 @@ def take_back(directory: str, new: Sequence[Segment]) -> None:
 
 
 class Leftovers(NamedTuple):
-    """How interrupted work is finished: names to remove, then (name, final name) to rename."""
+    """How to finish interrupted work: the names to remove, then the (name, final name) pairs to rename."""
 
     remove: tuple[str, ...]
     rename: tuple[tuple[str, str], ...]
 
 
 def has_leftovers(entries: Iterable[str]) -> bool:
-    """Whether there are names for `leftovers` to decide about."""
+    """Return whether `leftovers` has anything to decide."""
     return any(name.endswith(_UNFINISHED) for name in entries)
 
 
 def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) -> Leftovers:
-    """Decide what an opening does, without I/O: a writer carries it out, a read-only log applies it in memory.
+    """Decide, without I/O, how an opening finishes an interrupted deletion or swap.
 
-    `swap_next_offset` reads one past the last offset of a `.log.swap`.
+    A writer carries the decision out; a read-only log applies it in memory. `swap_next_offset` returns one past the
+    last offset of a `.log.swap`.
     """
     entries = sorted(entries)
     remove = [name for name in entries if name.endswith(names.DELETED) and not name.endswith(".checkpoint.deleted")]
@@ -116,12 +117,12 @@ def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) ->
         gone = {*remove, *swaps}
         remove += [name for name, offset in offsets.items() if name not in gone and low <= offset < high]
         if low == high and names.txn_index_name(low) in entries:
-            remove.append(names.txn_index_name(low))  # of an old segment, of which no batch is left
+            remove.append(names.txn_index_name(low))  # of an old segment, all of whose batches were removed
     return Leftovers(tuple(remove), tuple((name, name.removesuffix(names.SWAP)) for name in swaps))
 
 
 def find_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
-    """As `leftovers`, of the files in a directory."""
+    """Return the `leftovers` of the files in a directory."""
     return leftovers(entries, lambda name: _next_offset(f"{directory}/{name}", names.parse_offset(name) or 0))
 
 
@@ -132,7 +133,7 @@ def _next_offset(path: str, base_offset: int) -> int:
 
 
 def clear_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
-    """Carry out what `leftovers` decides about the files in a directory; what that was."""
+    """Carry out and return what `leftovers` decides about the files in a directory."""
     unfinished = find_leftovers(directory, entries) if has_leftovers(entries) else Leftovers((), ())
     for name in unfinished.remove:
         fs.unlink(f"{directory}/{name}")

@@ -1,6 +1,6 @@
-"""The search by time in a segment: the entries of its time index that the log bears out, and the batches behind them.
+"""Search by time within a segment: by its time index, and in the batches after the entry found.
 
-Invariant: an entry that the log contradicts is passed over, with a warning.
+Invariant: an entry that the log contradicts is skipped, with a warning.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from kstore.log.segments.index_faults import IndexFaults
 
 NO_TIMESTAMP = -1
-ENTRIES_TRIED = 8  # of an index, one after the other, before the log is read from its start
-MAX_CONFIRMED = 1024  # entries of a time index that are remembered as borne out
+ENTRIES_TRIED = 8  # of an index, before the log is read from its start
+MAX_CONFIRMED = 1024  # entries of a time index that are remembered as confirmed
 
-# A log of very many segments has no empty set for each of them.
+# Shared: a log of very many segments needs no empty set for each of them.
 NONE_CONFIRMED: set[tuple[int, int]] | frozenset[tuple[int, int]] = frozenset()
 
 
 class Searched(Protocol):
-    """What is searched: a `Segment`."""
+    """The parts of a `Segment` that a search uses."""
 
     base_offset: int
     is_active: bool
     writable: bool
     faults: IndexFaults
-    confirmed: set[tuple[int, int]] | frozenset[tuple[int, int]]  # entries of the time index that the log bears out
+    confirmed: set[tuple[int, int]] | frozenset[tuple[int, int]]  # entries of the time index that the log confirms
     _file: LogFile | None
     _time_index: TimeIndex | None
     _offset_index: OffsetIndex | None
@@ -62,18 +62,17 @@ def find_timestamp(
     *,
     exactly: bool = False,
 ) -> _log_search.FoundRecord | None:
-    """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5); (timestamp, offset, leader
-    epoch).
+    """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5).
 
-    With `exactly` it has this very timestamp, and is in the first batch with records whose header reaches it
+    With `exactly` the record has this very timestamp, and is in the first batch with records whose header reaches it
     (SEMANTICS 5.4).
     """
-    file = segment._file or segment.file  # a property costs a call, and there are three
+    file = segment._file or segment.file  # avoids the call of a property; likewise below
     segment._used = True
     if timestamp > 0 and not exactly:
-        # Most often the record is in the batch behind the one that both indexes name.
+        # Most often the record is in the batch after the one that both indexes point to.
         times, offsets = segment._time_index or segment.time_index, segment._offset_index or segment.offset_index
-        with suppress(CorruptIndexError):  # another program has cut it
+        with suppress(CorruptIndexError):  # another program has truncated an index
             found = _log_search.find_behind(
                 file.fd, end, timestamp, start_offset, times, offsets, max_decompressed_bytes
             )
@@ -101,7 +100,7 @@ def latest_record(
     """Find the first record with the greatest timestamp before the position `end` (SEMANTICS 5.4).
 
     `greatest` is the greatest timestamp of the batches. A batch that a compaction has emptied keeps its timestamp
-    although no record has it: then the headers of all batches are read.
+    although no record has it; if that is `greatest`, the headers of all batches are read.
     """
     base_offset = segment.base_offset
     record = find_timestamp(segment, greatest, base_offset, end, max_decompressed_bytes, exactly=True)
@@ -116,10 +115,10 @@ def latest_record(
 
 
 def read_maximum(segment: Searched, end: int) -> tuple[int, int]:
-    """The greatest timestamp of the batches before the position `end` and the last offset of the first that has it.
+    """Return the greatest timestamp before the position `end`, and the last offset of the first batch that has it.
 
-    (-1, base offset) for none. An empty index says that no batch has a timestamp, unless the first batch has one.
-    Raises `CorruptRecordError` where damage keeps it from being read.
+    Return (-1, base offset) if no batch has a timestamp; an empty index means so, unless the first batch has one.
+    Raises `CorruptRecordError` if damage prevents reading it.
     """
     entry = _confirmed_entry(segment, LONG_MAX, end)
     if entry is None and not segment.time_index.entries and (segment.first_timestamp(end) or NO_TIMESTAMP) < 0:
@@ -128,12 +127,12 @@ def read_maximum(segment: Searched, end: int) -> tuple[int, int]:
 
 
 def scan_maximum(segment: Searched, end: int) -> tuple[int, int]:
-    """As `read_maximum`, also where the index is empty because it was cut (SEMANTICS 11.3)."""
+    """Return `read_maximum`, but do not trust an empty index: it may have been cut (SEMANTICS 11.3)."""
     return _maximum_from(segment, _confirmed_entry(segment, LONG_MAX, end), end)
 
 
 def _maximum_from(segment: Searched, entry: tuple[int, int] | None, end: int) -> tuple[int, int]:
-    """Where the log does not bear the last entry out, the batches behind the entry before it are read whole."""
+    """Search after `entry`. If the log contradicts the last entry, the batches after `entry` are checked entirely."""
     position, least = segment.start(segment.base_offset if entry is None else entry[1], end)
     if entry is not None and entry == segment.time_index.last:
         file = segment.file
@@ -149,20 +148,19 @@ def _maximum_from(segment: Searched, entry: tuple[int, int] | None, end: int) ->
 
 
 def has_closing_entry(segment: Searched, end: int) -> bool:
-    """Whether the last entry of the time index, if there is one, names the greatest timestamp before `end`
-    (SEMANTICS 3.11).
+    """Return whether the last entry of the time index has the greatest timestamp before `end` (SEMANTICS 3.11).
 
-    Raises `CorruptRecordError`.
+    If there is no entry, no batch may have a timestamp. Raises `CorruptRecordError`.
     """
     last = segment.time_index.last
     return read_maximum(segment, end)[0] == last[0] and (last[0] < 0 or bool(_bears_out(segment, last, end)))
 
 
 def _confirmed_entry(segment: Searched, timestamp: int, end: int) -> tuple[int, int] | None:
-    """The entry with the greatest timestamp at or below this one that the log bears out, None for none."""
+    """Return the entry with the greatest timestamp at or below `timestamp` that the log confirms, or None."""
     try:
         return _borne_out_entry(segment, timestamp, end)
-    except CorruptIndexError as error:  # another program has cut it
+    except CorruptIndexError as error:  # another program has truncated it
         segment.faults.report(segment.time_index.path, error.reason)
         return None
 
@@ -189,9 +187,9 @@ def _borne_out_entry(segment: Searched, timestamp: int, end: int) -> tuple[int, 
 
 
 def _bears_out(segment: Searched, entry: tuple[int, int], end: int) -> bool | None:
-    """Whether the batch at an entry's offset is the first with its timestamp since the entry before (SEMANTICS 3.6).
+    """Return whether an entry's batch is the first with its timestamp since the entry before (SEMANTICS 3.6).
 
-    None where the batches before the position `end` end before that offset.
+    Return None if the batches before the position `end` end before the entry's offset.
     """
     if entry in segment.confirmed:
         return True
