@@ -1,5 +1,5 @@
-"""The one writer of a log: its gate, appends, group commit, truncation, deletion, and work owed to the disk.
+"""The writer of a log: its gate, appends, group commit, truncation, deletion and background work.
 
-Owns every change of a log's files. It leaves decisions to `log.segments`. Invariant: an append that fails leaves no
-trace, and after an unknown state of the disk the log refuses writes until it is opened again.
+Invariant: an append that fails leaves no trace, and once the state of the disk is unknown, the log refuses writes until
+it is reopened.
 """

@@ -7,7 +7,7 @@ from kstore.log.segments._producer_state cimport ProducerTable
 from kstore.log.reading._timestamp_lookup cimport ActiveEnd
 
 
-# What `append` and `commit` answer instead of an offset. The ROLL codes stand in the order of SEMANTICS 2.2.
+# Returned by `append` and `commit` instead of an offset. The ROLL codes are in the order of SEMANTICS 2.2.
 cpdef enum Code:
     DONE = 0
     BUSY = -1
@@ -21,7 +21,7 @@ cpdef enum Code:
     SPLIT = -9
 
 
-# Write all bytes at a position; 0, or the errno that stopped it. Goes through the hook of `set_pwrite_hook`.
+# Write all bytes at a position. Return 0, or the errno that stopped it. Goes through the hook of `set_pwrite_hook`.
 cdef int write_all(int fd, const uint8_t *p, Py_ssize_t n, int64_t position) noexcept nogil
 
 
@@ -31,7 +31,7 @@ cdef struct Bytes:
 
 
 cdef struct Stamp:
-    # What a producer's batch carries besides its records.
+    # The producer's fields of a batch.
     int64_t producer_id
     int16_t epoch
     int32_t sequence
@@ -40,7 +40,7 @@ cdef struct Stamp:
 
 
 cdef struct Tail:
-    # What an append changes, kept apart from the published values until its bytes are in the file.
+    # The values that an append changes, kept separate from the published ones until its bytes are in the file.
     int64_t size
     int64_t next_offset
     int64_t since_index
@@ -54,11 +54,11 @@ cdef struct Tail:
 
 cdef class Appender(ActiveEnd):
     cdef Tail tail
-    cdef int log_fd, offset_fd, time_fd       # -1 where nothing may be written
-    cdef object log                           # who keeps log_fd open
-    cdef bint is_active                       # `tail` is that of the log's active segment, descriptors or not
+    cdef int log_fd, offset_fd, time_fd       # -1 if nothing may be written
+    cdef object log                           # keeps log_fd open
+    cdef bint is_active                       # `tail` is that of the log's active segment, with descriptors or without
     cdef public bint warned                   # of a timestamp that looks like seconds
-    cdef readonly bint parked                 # without descriptors for a while
+    cdef readonly bint parked                 # temporarily without descriptors
     cdef readonly int64_t base_offset
     cdef int64_t offset_max, time_max, offset_secured, time_secured
     cdef int64_t segment_bytes, wait_ms, interval

@@ -1,4 +1,4 @@
-"""The tail of a log: whole batches in, bytes of the active segment and its index entries out."""
+"""The writable end of a log: appends whole batches to the active segment, and their index entries."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -26,9 +26,9 @@ class Code(IntEnum):
     SPLIT = -9
 
 def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
-    """Send every write of this module through `hook(fd, data, position) -> int` (None: straight to the system).
+    """Send every write of this module through `hook(fd, data, position) -> int` (None: directly to the system).
 
-    The hook answers with the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
+    The hook returns the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
     """
 
 class _LogFile(Protocol):
@@ -40,9 +40,9 @@ class Appender(ActiveEnd):
     """The writable end of one log.
 
     `busy` is the log's mutex as the fast path sees it. `due_ms` is when housekeeping is next due, `flush_at` the log
-    end offset at which a flush is due. `on_publish` is called after an append when a reader waits or that flush is due,
+    end offset at which a flush is due. `on_publish` is called after an append if a reader waits or that flush is due,
     `on_error` with the error of a failed write, before it is raised.
-    Not thread-safe but for `append`, see the module's first paragraph.
+    Not thread-safe except for `append`, see the module's docstring.
     """
 
     warned: bool
@@ -72,17 +72,17 @@ class Appender(ActiveEnd):
     def max_timestamp_offset(self) -> int: ...
     @property
     def first_timestamp(self) -> int:
-        """The greatest timestamp of the segment's first batch, -1 when unknown or none (SEMANTICS 2.5)."""
+        """The greatest timestamp of the segment's first batch; -1 if unknown or none (SEMANTICS 2.5)."""
     @property
     def offset_entries(self) -> int: ...
     @property
     def time_entries(self) -> int: ...
     def published_bytes(self, base_offset: int) -> int:
-        """The size of the segment with this base if it is the active one, else -1; one step for readers."""
+        """Return the size of the segment with this base if it is the active one, else -1. Atomic for readers."""
     def published_maximum(self, base_offset: int) -> tuple[int, int] | None:
-        """(max timestamp, its offset) of the segment with this base if it is the active one, else None."""
+        """Return (max timestamp, its offset) of the segment with this base if it is the active one, else None."""
     def now(self) -> int:
-        """Milliseconds since the epoch, by the log's clock."""
+        """Return the milliseconds since the epoch, by the log's clock."""
     def configure(
         self,
         *,
@@ -93,11 +93,11 @@ class Appender(ActiveEnd):
         key_required: bool,
         plain: bool,
     ) -> None:
-        """Take the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
+        """Set the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
     def limit(
         self, *, segment_bytes: int, wait_ms: int, offset_entries: int, time_entries: int, index_interval_bytes: int
     ) -> None:
-        """Take the limits that `roll.limits` computed for the active segment."""
+        """Set the limits that `roll.limits` computed for the active segment."""
     def attach(
         self,
         *,
@@ -118,7 +118,7 @@ class Appender(ActiveEnd):
         time_index: Entries | None = None,
         log: _LogFile | None = None,
     ) -> None:
-        """Make this segment the active one; the count of bytes since the last index entry starts anew (SEMANTICS 3.6).
+        """Make this segment the active one, and restart the count of bytes since the last index entry (SEMANTICS 3.6).
 
         The `entries` of `offset_index` and `time_index` are set when their number has changed. `log` is held as long
         as `log_fd` is written to, so that the descriptor stays open.
@@ -129,12 +129,12 @@ class Appender(ActiveEnd):
     def attached(self) -> bool:
         """Whether there are descriptors to write to."""
     def park(self) -> None:
-        """Do without descriptors and buffers until `resume`: appends are answered `BUSY`, nothing else changes.
+        """Give up descriptors and buffers until `resume`: appends return `BUSY`, and nothing else changes.
 
-        For an appender that is `attached`, under the log's mutex.
+        The appender must be `attached`, and the caller holds the log's mutex.
         """
     def resume(self, *, log_fd: int, offset_fd: int, time_fd: int, log: _LogFile | None = None) -> None:
-        """Go on where `park` stopped, with new descriptors of the same files."""
+        """Continue after `park`, with new descriptors of the same files."""
     def append(
         self,
         value: ReadableBuffer | None,
@@ -142,18 +142,18 @@ class Appender(ActiveEnd):
         timestamp: int | datetime | None,
         expected_offset: int | None = None,
     ) -> int:
-        """Append one uncompressed record as a batch of its own; its offset, or a `Code`.
+        """Append one uncompressed record as its own batch. Return its offset, or a `Code`.
 
-        Raises what the record's refusal is; then nothing has changed. `value` and `key` are bytes-like or None,
-        `timestamp` milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
+        Raises if the record is refused; then nothing has changed. `value` and `key` are bytes-like or None, `timestamp`
+        is milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
         """
     def append_ready(
         self, data: object, origin: str, leader_epoch: int | None, transaction_version: int
     ) -> AppendInfo | None:
-        """Append one encoded batch that needs nothing but its offset and its epoch; its `AppendInfo`.
+        """Append one encoded batch that needs only its offset and its epoch. Return its `AppendInfo`.
 
-        None where there is more to do, or something is wrong with the batch or an argument: nothing has changed then,
-        and `Log.append_batch` says what it is. The bytes are copied first, so the checked ones are those stored.
+        Return None, with nothing changed, if more is to be done, or if the batch or an argument is wrong, which
+        `Log.append_batch` then reports. The bytes are copied first, so the checked bytes are the stored ones.
         """
     def encode(
         self,
@@ -167,22 +167,21 @@ class Appender(ActiveEnd):
         *,
         headers: bytes | None = None,
     ) -> bytearray:
-        """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given.
+        """Return the batch that `append` would write for this record, without its offset; with numbers if given.
 
-        `headers` are as `encode_headers` makes them.
+        `headers` are as `encode_headers` returns them.
         """
     def commit(self, buffer: ReadableBuffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]:
-        """Append the whole v2 batches of a writable `buffer` from `position` on; (code, bytes taken).
+        """Append the whole v2 batches of a writable `buffer` from `position` on. Return (code, bytes taken).
 
-        As leader (SEMANTICS 1.19, 3.6) each batch is an append of its own and gets its offset and leader epoch in
-        place; a code other than DONE says what comes before the next batch. As `follower` all bytes are one append
-        with the offsets that they carry. With `rolled` what stands first is not asked again whether it wants a new
-        segment: it has just been given one, which tiny index files leave full. The caller holds the log's mutex and
-        has set `busy`; the GIL is released for the write. Raises `StorageError`, and then none of the batches of this
-        call is in the log.
+        As leader (SEMANTICS 1.19, 3.6), each batch is its own append and gets its offset and leader epoch in place; a
+        code other than DONE says what has to be done before the next batch. As `follower`, all bytes are one append
+        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: it has just
+        got a new segment, which tiny index files leave full. The caller holds the log's mutex and has set `busy`; the
+        GIL is released for the write. Raises `StorageError`; then none of the batches of this call is in the log.
         """
     def should_roll(self, buffer: ReadableBuffer, follower: bool) -> int:
-        """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS 2.2); DONE for none.
+        """Return the `Code` of the roll that the v2 batches in `buffer` need first (SEMANTICS 2.2), or DONE.
 
-        One batch as a leader's append, all of them as a follower's.
+        Checks one batch for a leader's append, all of them for a follower's.
         """

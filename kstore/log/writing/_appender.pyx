@@ -1,12 +1,12 @@
-"""The tail of a log: whole batches in, bytes of the active segment and its index entries out.
+"""The writable end of a log: appends whole batches to the active segment, and their index entries.
 
-An `Appender` holds what one append needs of the active segment (descriptors, position, counters, limits), so that in
-the steady state one C call encodes, checks the limits, writes, indexes and publishes. Everything that is exceptional
-comes back to Python as a code. Invariant: nothing is published before its bytes are in the file, and an append that
-fails leaves the file and every counter as they were.
+An `Appender` holds what one append needs of the active segment (descriptors, position, counters, limits), so that
+normally one C call encodes, checks the limits, writes, indexes and publishes. For every exception it returns a code to
+Python. Invariant: nothing is published before its bytes are in the file, and an append that fails leaves the file and
+every counter as they were.
 
-Mutual exclusion: `append` runs from its check of `busy` to its return without releasing the GIL; every other
-change of the log sets `busy` first, under the log's mutex.
+Mutual exclusion: `append` does not release the GIL between its check of `busy` and its return; every other change of
+the log sets `busy` first, under the log's mutex.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -59,10 +59,10 @@ ctypedef ssize_t (*pwrite_t)(int fd, const void *p, size_t n, off_t position) no
 cdef enum:
     INT_MAX = 0x7fffffff
     BLOCK_BYTES = 4096
-    ONE_STEP_BELOW = 16384     # a smaller record or batch is taken in one step, its write included
-    GIL_HELD_BELOW = 131072    # a smaller write takes less than a tenth of a millisecond; getting the GIL back, up to 5 ms
+    ONE_STEP_BELOW = 16384     # a smaller record or batch is appended in one step, its write included
+    GIL_HELD_BELOW = 131072    # a smaller write takes less than 0.1 ms; getting the GIL back takes up to 5 ms
 
-cdef int64_t LONG_MAX = 0x7fffffffffffffff      # written out, so large a number would be a Python object
+cdef int64_t LONG_MAX = 0x7fffffffffffffff      # a variable: a literal as large as this would be a Python object
 
 cdef int64_t LIKE_SECONDS_BELOW = cautions.LIKE_SECONDS_BELOW
 
@@ -91,9 +91,9 @@ cdef extern from *:
 
 
 def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
-    """Send every write of this module through `hook(fd, data, position) -> int` (None: straight to the system).
+    """Send every write of this module through `hook(fd, data, position) -> int` (None: directly to the system).
 
-    The hook answers with the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
+    The hook returns the number of bytes written or raises `OSError`; tests use it to record and to fail writes.
     """
     global write_hook, write_bytes
     write_hook = hook
@@ -101,7 +101,7 @@ def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
 
 
 cdef int write_all(int fd, const uint8_t *p, Py_ssize_t n, int64_t position) noexcept nogil:
-    """Write all of [p, p+n) at `position`; 0, or the errno that stopped it."""
+    """Write all of [p, p+n) at `position`. Return 0, or the errno that stopped it."""
     cdef ssize_t done
     while n > 0:
         done = write_bytes(fd, p, n, position)
@@ -121,7 +121,7 @@ cdef object new_info = AppendInfo.__new__
 
 
 cdef object _info(int64_t first_offset, int64_t last_offset, int64_t max_timestamp):
-    """An `AppendInfo` without a time of the append; its own `__init__` takes as long as the small batch does."""
+    """Return an `AppendInfo` without a log append time. Its `__init__` would take as long as a small append."""
     info = new_info(AppendInfo)
     PyObject_GenericSetAttr(info, "first_offset", first_offset)
     PyObject_GenericSetAttr(info, "last_offset", last_offset)
@@ -137,7 +137,7 @@ cdef int64_t _system_now() noexcept nogil:
 
 
 cdef int64_t _milliseconds(object what, object value) except? -1:
-    """The milliseconds of `value`, an int or a datetime; a float would be rounded in silence, a bool is a slip."""
+    """Return the milliseconds of an int or a datetime. Refuse a float, which would be rounded silently, and a bool."""
     if not PyLong_CheckExact(value):
         value = times.milliseconds(what, value)
     try:
@@ -147,7 +147,7 @@ cdef int64_t _milliseconds(object what, object value) except? -1:
 
 
 cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -1:
-    """Borrow the bytes of `source`; 1 when `view` has to be released."""
+    """Borrow the bytes of `source`. Return 1 if `view` has to be released."""
     if PyBytes_CheckExact(source):
         out.p = <const uint8_t *>PyBytes_AS_STRING(source)
         out.n = PyBytes_GET_SIZE(source)
@@ -162,7 +162,7 @@ cdef int _take(object what, object source, Bytes *out, Py_buffer *view) except -
         PyObject_GetBuffer(source, view, PyBUF_SIMPLE)
     except TypeError:
         raise not_bytes(source, what) from None
-    except (BufferError, ValueError):        # with gaps between its bytes; the view then holds a copy
+    except (BufferError, ValueError):        # not contiguous; the view then holds a copy
         PyObject_GetBuffer(bytes(source), view, PyBUF_SIMPLE)
     out.p = <const uint8_t *>view.buf
     out.n = view.len
@@ -192,9 +192,9 @@ cdef class Appender(ActiveEnd):
     """The writable end of one log.
 
     `busy` is the log's mutex as the fast path sees it. `due_ms` is when housekeeping is next due, `flush_at` the log
-    end offset at which a flush is due. `on_publish` is called after an append when a reader waits or that flush is due,
+    end offset at which a flush is due. `on_publish` is called after an append if a reader waits or that flush is due,
     `on_error` with the error of a failed write, before it is raised.
-    Not thread-safe but for `append`, see the module's first paragraph.
+    Not thread-safe except for `append`, see the module's docstring.
     """
 
     def __cinit__(self):
@@ -240,7 +240,7 @@ cdef class Appender(ActiveEnd):
 
     @property
     def first_timestamp(self) -> int:
-        """The greatest timestamp of the segment's first batch, -1 when unknown or none (SEMANTICS 2.5)."""
+        """The greatest timestamp of the segment's first batch; -1 if unknown or none (SEMANTICS 2.5)."""
         return self.tail.first_timestamp
 
     @property
@@ -252,17 +252,17 @@ cdef class Appender(ActiveEnd):
         return self.tail.time_entries
 
     cpdef int64_t published_bytes(self, int64_t base_offset):
-        """The size of the segment with this base if it is the active one, else -1; one step for readers."""
+        """Return the size of the segment with this base if it is the active one, else -1. Atomic for readers."""
         return self.tail.size if base_offset == self.base_offset and self.is_active else -1
 
     def published_maximum(self, int64_t base_offset) -> tuple[int, int] | None:
-        """(max timestamp, its offset) of the segment with this base if it is the active one, else None."""
+        """Return (max timestamp, its offset) of the segment with this base if it is the active one, else None."""
         if base_offset != self.base_offset or not self.is_active:
             return None
         return self.tail.max_timestamp, self.tail.max_timestamp_offset
 
     def now(self) -> int:
-        """Milliseconds since the epoch, by the log's clock."""
+        """Return the milliseconds since the epoch, by the log's clock."""
         return self._now()
 
     cdef int64_t _now(self) except? -1:
@@ -272,7 +272,7 @@ cdef class Appender(ActiveEnd):
 
     def configure(self, *, int64_t max_message_bytes, int64_t before_max_ms, int64_t after_max_ms, bint log_append_time,
                   bint key_required, bint plain) -> None:
-        """Take the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
+        """Set the record rules of a configuration; `plain` says that a lone record is stored uncompressed."""
         self.max_message_bytes = max_message_bytes
         self.before_max_ms = before_max_ms
         self.after_max_ms = after_max_ms
@@ -282,7 +282,7 @@ cdef class Appender(ActiveEnd):
 
     def limit(self, *, int64_t segment_bytes, int64_t wait_ms, int64_t offset_entries, int64_t time_entries,
               int64_t index_interval_bytes) -> None:
-        """Take the limits that `roll.limits` computed for the active segment."""
+        """Set the limits that `roll.limits` computed for the active segment."""
         self.segment_bytes = segment_bytes
         self.wait_ms = wait_ms
         self.offset_max = offset_entries
@@ -294,7 +294,7 @@ cdef class Appender(ActiveEnd):
                int64_t max_timestamp_offset, int64_t first_timestamp, int64_t created_ms,
                offset_index: Entries | None = None, time_index: Entries | None = None,
                log: _LogFile | None = None) -> None:
-        """Make this segment the active one; the count of bytes since the last index entry starts anew (SEMANTICS 3.6).
+        """Make this segment the active one, and restart the count of bytes since the last index entry (SEMANTICS 3.6).
 
         The `entries` of `offset_index` and `time_index` are set when their number has changed. `log` is held as long
         as `log_fd` is written to, so that the descriptor stays open.
@@ -325,9 +325,9 @@ cdef class Appender(ActiveEnd):
         return self.log_fd >= 0
 
     def park(self) -> None:
-        """Do without descriptors and buffers until `resume`: appends are answered `BUSY`, nothing else changes.
+        """Give up descriptors and buffers until `resume`: appends return `BUSY`, and nothing else changes.
 
-        For an appender that is `attached`, under the log's mutex.
+        The appender must be `attached`, and the caller holds the log's mutex.
         """
         if self.log_fd < 0:
             raise ValueError("the appender has no descriptors to give up")
@@ -337,7 +337,7 @@ cdef class Appender(ActiveEnd):
         self._free()
 
     def resume(self, *, int log_fd, int offset_fd, int time_fd, log: _LogFile | None = None) -> None:
-        """Go on where `park` stopped, with new descriptors of the same files."""
+        """Continue after `park`, with new descriptors of the same files."""
         if not self.parked:
             raise ValueError("the appender is not parked")
         self.log = log
@@ -350,19 +350,19 @@ cdef class Appender(ActiveEnd):
 
     def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None, timestamp: int | datetime | None,
                expected_offset: int | None = None) -> int:
-        """Append one uncompressed record as a batch of its own; its offset, or a `Code`.
+        """Append one uncompressed record as its own batch. Return its offset, or a `Code`.
 
-        Raises what the record's refusal is; then nothing has changed. `value` and `key` are bytes-like or None,
-        `timestamp` milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
+        Raises if the record is refused; then nothing has changed. `value` and `key` are bytes-like or None, `timestamp`
+        is milliseconds or None for now. With an `expected_offset` the record is stored there or not at all.
         """
         cdef int64_t stamp = 0
         return self._append(value, key, timestamp, None, expected_offset, &stamp)
 
     cdef int64_t _append(self, object value, object key, object timestamp, object headers, object expected_offset,
                          int64_t *stamp) except? -99:
-        """As `append`; `stamp` becomes the timestamp, which a log of append times replaces by its own.
+        """Append as `append` does. Set `stamp` to the timestamp, which a log of append times replaces by its own.
 
-        Where `headers` are such that Python code would run, nothing is taken from them.
+        Return `SLOW` for `headers` that cannot be read without running Python code.
         """
         cdef bytes section = None
         cdef Bytes v, k
@@ -382,14 +382,14 @@ cdef class Appender(ActiveEnd):
             if timestamp is None:
                 stamp[0] = now
             elif not PyLong_CheckExact(timestamp) and isinstance(timestamp, datetime):
-                return SLOW  # which converts it
+                return SLOW  # the slow path converts it
             else:
                 stamp[0] = self._given(timestamp)
             if expected_offset is not None:
                 if type(expected_offset) is not int or not 0 <= expected_offset <= LONG_MAX:
-                    return SLOW  # which converts it, or refuses it
+                    return SLOW  # the slow path converts or refuses it
                 expected = expected_offset
-            # From here to the return no Python code runs, so that the GIL is the lock.
+            # From here to the return no Python code runs, so the GIL is the lock.
             if self.busy or self.parked:
                 return BUSY
             if now >= self.due_ms:
@@ -397,7 +397,7 @@ cdef class Appender(ActiveEnd):
             if not self.plain or not self.epoch_assigned:
                 return SLOW
             if expected >= 0 and expected != self.tail.next_offset:
-                return SLOW  # which refuses it
+                return SLOW  # the slow path refuses it
             if v.n + k.n + (0 if section is None else PyBytes_GET_SIZE(section)) >= ONE_STEP_BELOW:
                 return SLOW  # before it is encoded in vain
             n = self._encode_one(v, k, section, stamp[0], now, NULL)
@@ -417,10 +417,10 @@ cdef class Appender(ActiveEnd):
 
     def append_ready(self, data: object, origin: str, leader_epoch: int | None,
                      transaction_version: int) -> AppendInfo | None:
-        """Append one encoded batch that needs nothing but its offset and its epoch; its `AppendInfo`.
+        """Append one encoded batch that needs only its offset and its epoch. Return its `AppendInfo`.
 
-        None where there is more to do, or something is wrong with the batch or an argument: nothing has changed then,
-        and `Log.append_batch` says what it is. The bytes are copied first, so the checked ones are those stored.
+        Return None, with nothing changed, if more is to be done, or if the batch or an argument is wrong, which
+        `Log.append_batch` then reports. The bytes are copied first, so the checked bytes are the stored ones.
         """
         cdef Py_buffer view
         cdef Py_ssize_t n, consumed = 0
@@ -462,10 +462,10 @@ cdef class Appender(ActiveEnd):
 
     cdef int64_t _append_numbered(self, ProducerTable table, object value, object key, object timestamp,
                                   const Stamp *numbers, int64_t *stamp) except? -99:
-        """Append one record as `append` does, with a producer's numbers; its offset, or a `Code`, and its timestamp.
+        """Append one record as `append` does, with a producer's numbers. Return its offset, or a `Code`; set `stamp`.
 
-        Only what `table` has nothing against: the next record of a producer that it knows, in its epoch. `SLOW` for
-        anything else, which `ProducerTable.stage` has to judge. Waiting readers are not woken: `_tell` does that.
+        Appends only the next record of a producer that `table` knows, in its epoch; returns `SLOW` for anything else,
+        which `ProducerTable.stage` has to check. Waiting readers are not woken: `_tell` does that.
         """
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
@@ -505,7 +505,7 @@ cdef class Appender(ActiveEnd):
         return self.tail.next_offset - 1
 
     cdef int64_t _given(self, object timestamp) except? -1:
-        """The milliseconds of a timestamp that a caller gave; the first that looks like seconds is a warning."""
+        """Return the milliseconds of a caller's timestamp; warn of the first that looks like seconds."""
         cdef int64_t stamp = _milliseconds("timestamp", timestamp)
         if 0 < stamp < LIKE_SECONDS_BELOW and not self.warned:
             cautions.issue([cautions.like_seconds(stamp)], TimestampWarning)
@@ -520,9 +520,9 @@ cdef class Appender(ActiveEnd):
 
     cdef int64_t _append_commit(self, ProducerTable table, int64_t now, int64_t producer_id, int16_t epoch,
                                 int32_t coordinator_epoch, int version) except? -99:
-        """Append the marker that commits a producer's open transaction; its offset, or a `Code`.
+        """Append the marker that commits a producer's open transaction. Return its offset, or a `Code`.
 
-        `SLOW` for all that `ProducerTable.stage` has to judge.
+        Return `SLOW` if `ProducerTable.stage` has to check the marker.
         """
         cdef uint8_t batch[MARKER_BYTES]
         cdef Py_ssize_t consumed = 0
@@ -550,9 +550,9 @@ cdef class Appender(ActiveEnd):
     def encode(self, value: ReadableBuffer | None, key: ReadableBuffer | None, timestamp: int | datetime | None,
                int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1, bint transactional=False, *,
                bytes headers=None) -> bytearray:
-        """The batch that `append` would write for this record, as a bytearray without its offset; with numbers if given.
+        """Return the batch that `append` would write for this record, without its offset; with numbers if given.
 
-        `headers` are as `encode_headers` makes them.
+        `headers` are as `encode_headers` returns them.
         """
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
@@ -574,14 +574,13 @@ cdef class Appender(ActiveEnd):
                 PyBuffer_Release(&key_view)
 
     def commit(self, buffer: ReadableBuffer, Py_ssize_t position, bint follower, bint rolled=False) -> tuple[int, int]:
-        """Append the whole v2 batches of a writable `buffer` from `position` on; (code, bytes taken).
+        """Append the whole v2 batches of a writable `buffer` from `position` on. Return (code, bytes taken).
 
-        As leader (SEMANTICS 1.19, 3.6) each batch is an append of its own and gets its offset and leader epoch in
-        place; a code other than DONE says what comes before the next batch. As `follower` all bytes are one append
-        with the offsets that they carry. With `rolled` what stands first is not asked again whether it wants a new
-        segment: it has just been given one, which tiny index files leave full. The caller holds the log's mutex and
-        has set `busy`; the GIL is released for the write. Raises `StorageError`, and then none of the batches of this
-        call is in the log.
+        As leader (SEMANTICS 1.19, 3.6), each batch is its own append and gets its offset and leader epoch in place; a
+        code other than DONE says what has to be done before the next batch. As `follower`, all bytes are one append
+        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: it has just
+        got a new segment, which tiny index files leave full. The caller holds the log's mutex and has set `busy`; the
+        GIL is released for the write. Raises `StorageError`; then none of the batches of this call is in the log.
         """
         cdef Py_buffer view
         cdef Py_ssize_t consumed = 0
@@ -598,9 +597,9 @@ cdef class Appender(ActiveEnd):
         return code, consumed
 
     def should_roll(self, buffer: ReadableBuffer, bint follower) -> int:
-        """Which `Code` says that the v2 batches in `buffer` want a new segment first (SEMANTICS 2.2); DONE for none.
+        """Return the `Code` of the roll that the v2 batches in `buffer` need first (SEMANTICS 2.2), or DONE.
 
-        One batch as a leader's append, all of them as a follower's.
+        Checks one batch for a leader's append, all of them for a follower's.
         """
         cdef Buffer held = Buffer(buffer)
         cdef int64_t size
@@ -613,7 +612,7 @@ cdef class Appender(ActiveEnd):
                                  self.tail.next_offset + load32(held.p + LAST_OFFSET_DELTA_AT), self._now())
 
     cdef int _check(self, int64_t stamp, int64_t now, Py_ssize_t key_bytes) except -1:
-        """The rules for one record (SEMANTICS 1.16, 1.17)."""
+        """Check one record (SEMANTICS 1.16, 1.17)."""
         if self.key_required and key_bytes < 0:
             raise InvalidRecordError(refusals.NO_KEY)
         if stamp < -1:
@@ -624,9 +623,9 @@ cdef class Appender(ActiveEnd):
 
     cdef Py_ssize_t _encode_one(self, Bytes v, Bytes k, bytes headers, int64_t stamp, int64_t now,
                                 const Stamp *numbers) except -1:
-        """Check one record in Kafka's order, and encode a batch of it into `one`; its size.
+        """Check one record in Kafka's order, and encode a batch of it into `one`. Return its size.
 
-        `headers` are as `common_headers` makes them, None for none.
+        `headers` are as `common_headers` returns them, or None.
         """
         cdef int64_t body, total
         cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
@@ -674,7 +673,7 @@ cdef class Appender(ActiveEnd):
         return total
 
     cdef int _make_room(self, int64_t n) except -1:
-        """See that `one` has room for a batch of `n` bytes."""
+        """Make `one` large enough for a batch of `n` bytes."""
         cdef uint8_t *grown
         if n > self.one_bytes:
             grown = <uint8_t *>realloc(self.one, n + 256)
@@ -686,7 +685,7 @@ cdef class Appender(ActiveEnd):
 
     cdef int _should_roll(self, const Tail *t, int64_t n, int64_t timestamp, int64_t last_offset,
                           int64_t now) noexcept nogil:
-        """The rule of SEMANTICS 2.2, in its order, on the limits that roll.py gave."""
+        """Apply the rule of SEMANTICS 2.2, in its order, with the limits of roll.py."""
         cdef int64_t waited
         if t.size > self.segment_bytes - n:
             return ROLL_SIZE
@@ -703,8 +702,7 @@ cdef class Appender(ActiveEnd):
         return DONE
 
     cdef bint _stage_index_entries(self, Tail *t, int64_t last_offset) except -1:
-        """Stage the entries of a batch that begins at `t.size` (SEMANTICS 3.6 step 2); False when an index has no
-        room."""
+        """Stage the index entries of a batch at `t.size` (SEMANTICS 3.6 step 2). Return False if one does not fit."""
         cdef uint8_t *entry
         if t.offset_entries >= self.offset_max:
             return False
@@ -759,7 +757,7 @@ cdef class Appender(ActiveEnd):
             if follower:
                 last_offset = batch_last_offset(p + at)
             else:
-                # The log end, one past it, is a number of 64 bits too.
+                # The log end, one past it, must fit into 64 bits, too.
                 if not 0 <= load32(p + at + LAST_OFFSET_DELTA_AT) < LONG_MAX - t.next_offset:
                     raise InvalidRecordError(
                         f"{load32(p + at + LAST_OFFSET_DELTA_AT) + 1} records do not fit after offset {t.next_offset - 1}")
@@ -794,7 +792,7 @@ cdef class Appender(ActiveEnd):
                 self.on_error(error)
             raise error
         if self.offset_index is not None:
-            # The entries first: a reader that sees the new end finds them.
+            # The entries first: a reader that sees the new end must find them.
             if t.offset_entries != self.tail.offset_entries:
                 self.offset_index.entries = t.offset_entries
             if t.time_entries != self.tail.time_entries:
@@ -804,7 +802,7 @@ cdef class Appender(ActiveEnd):
         return code
 
     cdef int _roll_for_all(self, const Tail *t, const uint8_t *p, Py_ssize_t n, int64_t now) noexcept nogil:
-        """The roll rule once for a follower's whole append (SEMANTICS 1.28, 2.1)."""
+        """Apply the roll rule once to a follower's whole append (SEMANTICS 1.28, 2.1)."""
         cdef Py_ssize_t at = 0
         cdef int64_t size, timestamp = -1, last_offset = -1
         while n - at >= HEADER_UP_TO_MAGIC:
@@ -817,18 +815,18 @@ cdef class Appender(ActiveEnd):
         return self._should_roll(t, n, timestamp, last_offset, now)
 
     cdef int _write(self, const Tail *t, const uint8_t *p, Py_ssize_t n) noexcept nogil:
-        """Put the staged bytes into the three files; 0, or an errno with all three as they were."""
+        """Write the staged bytes into the three files. Return 0, or an errno with all three as they were."""
         cdef Py_ssize_t offset_bytes = (t.offset_entries - self.tail.offset_entries) * OFFSET_ENTRY
         cdef Py_ssize_t time_bytes = (t.time_entries - self.tail.time_entries) * TIME_ENTRY
         cdef int failed
-        # The blocks of the entries first: once the record is in, its index entry must not fail for want of space.
+        # Allocate the blocks of the entries first: once the record is in, its index entry must not fail on a full disk.
         if offset_bytes:
             failed = self._secure(self.offset_fd, &self.offset_secured, t.offset_entries * OFFSET_ENTRY,
                                   self.tail.offset_entries * OFFSET_ENTRY, self.offset_max * OFFSET_ENTRY)
             if failed:
                 return failed
         if time_bytes:
-            # One slot more than the limit: the closing entry of a roll has its place (SEMANTICS 3.3).
+            # One slot more than the limit, for the closing entry of a roll (SEMANTICS 3.3).
             failed = self._secure(self.time_fd, &self.time_secured, t.time_entries * TIME_ENTRY,
                                   self.tail.time_entries * TIME_ENTRY, (self.time_max + 1) * TIME_ENTRY)
             if failed:
@@ -840,12 +838,12 @@ cdef class Appender(ActiveEnd):
         if not failed and time_bytes:
             failed = write_all(self.time_fd, self.time_staged, time_bytes, self.tail.time_entries * TIME_ENTRY)
         if failed and ftruncate(self.log_fd, self.tail.size) != 0:
-            # The bytes cannot be taken back, so nothing may follow them until recovery has looked.
+            # The bytes cannot be removed, so nothing may follow them until recovery has checked the file.
             self.log_fd = -1
         return failed
 
     cdef int _secure(self, int fd, int64_t *secured, int64_t end, int64_t start, int64_t limit) noexcept nogil:
-        """See that the blocks of an index file up to `end` exist, by zeros from the first slot that is not in use."""
+        """Allocate the blocks of an index file up to `end`, by writing zeros from the first unused slot on."""
         cdef uint8_t zeros[2 * BLOCK_BYTES]
         cdef int64_t until, at
         cdef int failed

@@ -1,4 +1,4 @@
-"""The gate of a log: everything that changes the log, but for the fast path of `append`, holds it."""
+"""The gate of a log: every change of the log holds it, except the fast path of `append`."""
 
 import threading
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from kstore.log.writing._appender import Appender
 
 @disjoint_base
 class Gate:
-    """The log's mutex and the appender's `busy` flag as one: inside of `with gate:` no other thread changes the log.
+    """The log's mutex and the appender's `busy` flag together: inside `with gate:` no other thread changes the log.
 
-    Entering calls `check()`; an error of it is raised, and the mutex released. Leaving calls `failed(error)` first
-    where the block raised; then the appender stays busy if `stopped()` says so, and the mutex is released.
+    Entering calls `check()`; if it raises, the mutex is released. Leaving calls `failed(error)` first if the block
+    raised; then the appender stays busy if `stopped()` returns true, and the mutex is released.
     """
     def __init__(
         self,
@@ -29,6 +29,6 @@ class Gate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
     def attempt(self, action: Callable[[], object]) -> bool:
-        """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
+        """Call `action()` inside the gate, without `check`, if no thread is inside. Return whether it was called."""
     def wait(self, timeout: float | None = None) -> None:
         """Wait until no thread is inside, for at most `timeout` seconds."""

@@ -1,18 +1,18 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The gate of a log: everything that changes the log, but for the fast path of `append`, holds it.
+"""The gate of a log: every change of the log holds it, except the fast path of `append`.
 
-Compiled, so that no interrupt (a signal's handler that raises) can come between taking the mutex and the `with` block,
-or between the block and the release of the mutex.
+Compiled, so that no interrupt (a signal handler that raises) can come between taking the mutex and the `with` block, or
+between the block and the release of the mutex.
 """
 
 from kstore.log.writing._appender cimport Appender
 
 
 cdef class Gate:
-    """The log's mutex and the appender's `busy` flag as one: inside of `with gate:` no other thread changes the log.
+    """The log's mutex and the appender's `busy` flag together: inside `with gate:` no other thread changes the log.
 
-    Entering calls `check()`; an error of it is raised, and the mutex released. Leaving calls `failed(error)` first
-    where the block raised; then the appender stays busy if `stopped()` says so, and the mutex is released.
+    Entering calls `check()`; if it raises, the mutex is released. Leaving calls `failed(error)` first if the block
+    raised; then the appender stays busy if `stopped()` returns true, and the mutex is released.
     """
 
     cdef object mutex, check, stopped, failed
@@ -43,7 +43,7 @@ cdef class Gate:
             self._leave()
 
     def attempt(self, action: Callable[[], object]) -> bool:
-        """Call `action()` inside of the gate, without `check`, if no thread is inside; whether it was called."""
+        """Call `action()` inside the gate, without `check`, if no thread is inside. Return whether it was called."""
         if not self.mutex.acquire(False):
             return False
         self.appender.busy = True
@@ -59,7 +59,7 @@ cdef class Gate:
             self.mutex.release()
 
     cdef int _leave(self) except -1:
-        # An interrupt in `stopped` leaves the appender busy. The next append then enters this gate, which asks again.
+        # An interrupt in `stopped` leaves the appender busy. The next append then enters this gate and calls it again.
         try:
             self.appender.busy = self.stopped()
         finally:

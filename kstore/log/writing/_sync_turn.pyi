@@ -12,20 +12,19 @@ class Turn:
     """The turn to sync one log. Thread-safe; a thread that has the turn must not ask for it again."""
     @property
     def waiters(self) -> int:
-        """How many threads sleep until it is their turn or their records are on the disk."""
+        """How many threads sleep until they have the turn or their records are on the disk."""
     def take_or_wait(self, target: int) -> bool:
-        """Take the turn: True; or sleep until it may be had, or a sync has covered `target`: False."""
+        """Take the turn and return True; or sleep until it may be free or `target` is on the disk, and return False."""
     def take(self) -> None:
         """Wait for the turn and take it; threads that call this get it in the order of their calls."""
     def gather(self) -> None:
-        """With the turn: wait shortly for as many threads as the last sync served, so that this sync serves them all.
+        """Wait briefly, with the turn, for as many threads as the last sync served, to serve them all by this sync.
 
-        They have just been woken, and are about to append again. Without other threads there is no waiting, and once
-        they stay away there is none after that.
+        They have just been woken, and are about to append again. Without other threads there is no waiting; if they do
+        not come back, there is none the next time.
         """
     def give(self, covered: int) -> int:
-        """Give back the turn, if this thread has it, and wake the threads whose target is at or below `covered`; how
-        many these were.
+        """Give back the turn, if this thread has it. Wake the threads whose target `covered` reaches; return how many.
 
-        Without the turn: wake a waiting thread to take it, if no thread has it.
+        Without the turn, wake a waiting thread to take it, if no thread has it.
         """

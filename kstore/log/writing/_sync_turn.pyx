@@ -1,10 +1,10 @@
 """Group commit: the turn to sync a log, and the threads that wait for it.
 
-One thread at a time has the turn. The others sleep, each on a lock of its own. The thread that gives the turn back
-wakes those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so
-that no interrupt (a signal's handler that raises) comes between two steps, and the GIL is the lock: between a look and
-what depends on it, no object is made that a garbage collection may begin with. Invariant: a thread that was woken and
-leaves without taking the turn calls `give` all the same, so that the next one is woken.
+One thread at a time has the turn. The others sleep, each on its own lock. The thread that gives the turn back wakes
+those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so that no
+interrupt (a signal handler that raises) comes between two steps, and the GIL is the lock: between a check and the step
+that depends on it, no object is allocated, since an allocation can start the garbage collector. Invariant: a thread
+that was woken and leaves without taking the turn still calls `give`, so that the next one is woken.
 """
 
 from libc.stdint cimport int64_t
@@ -13,11 +13,11 @@ from _thread import allocate_lock, get_ident
 from time import perf_counter
 
 GATHERING_SHARE = 0.5  # of the last sync's time: the longest that a sync waits for the threads that the last one served
-LONGEST_GATHERING = 0.001  # threads that append again are back within microseconds
+LONGEST_GATHERING = 0.001  # seconds; threads that append again are back within microseconds
 
 
 cdef class _Waiter:
-    # A thread that sleeps until `target` is on the disk, or until it has the turn if it wants to be alone.
+    # A thread that sleeps until `target` is on the disk or, if it is `alone`, until it has the turn.
     cdef int64_t target
     cdef bint alone
     cdef object thread, sleep
@@ -36,8 +36,8 @@ cdef class Turn:
     cdef object holder  # the thread that has the turn, or None
     cdef list waiting
     cdef _Waiter called  # was woken to take the turn and has not taken it yet
-    cdef Py_ssize_t expected  # how many threads waited at the end of the last sync: they may be back soon
-    cdef Py_ssize_t awaited  # with so many waiting, the gathering thread is woken; 0 when no thread gathers
+    cdef Py_ssize_t expected  # how many threads waited at the end of the last sync, and may be back soon
+    cdef Py_ssize_t awaited  # number of waiting threads that wakes the gathering thread; 0 if no thread gathers
     cdef object gathered
     cdef double began, took
 
@@ -46,11 +46,11 @@ cdef class Turn:
 
     @property
     def waiters(self) -> int:
-        """How many threads sleep until it is their turn or their records are on the disk."""
+        """How many threads sleep until they have the turn or their records are on the disk."""
         return len(self.waiting)
 
     def take_or_wait(self, int64_t target) -> bool:
-        """Take the turn: True; or sleep until it may be had, or a sync has covered `target`: False."""
+        """Take the turn and return True; or sleep until it may be free or `target` is on the disk, and return False."""
         return self._take_or_sleep(target, False)
 
     def take(self) -> None:
@@ -59,11 +59,11 @@ cdef class Turn:
         self.began = perf_counter()
 
     cdef bint _take_or_sleep(self, int64_t target, bint alone) except -1:
-        """Take the turn: True; or sleep as a waiter."""
+        """Take the turn and return True, or sleep as a waiter and return False."""
         cdef _Waiter waiter
         if self.holder is not None:
             waiter = _Waiter(target, alone)
-            if self.holder is not None:  # a garbage collection at its making may have let that thread go on
+            if self.holder is not None:  # a garbage collection at its allocation may have let the holder continue
                 self._sleep(waiter)
                 return False
         self.holder = get_ident()
@@ -87,10 +87,10 @@ cdef class Turn:
         return 0
 
     def gather(self) -> None:
-        """With the turn: wait shortly for as many threads as the last sync served, so that this sync serves them all.
+        """Wait briefly, with the turn, for as many threads as the last sync served, to serve them all by this sync.
 
-        They have just been woken, and are about to append again. Without other threads there is no waiting, and once
-        they stay away there is none after that.
+        They have just been woken, and are about to append again. Without other threads there is no waiting; if they do
+        not come back, there is none the next time.
         """
         cdef double longest
         if len(self.waiting) < self.expected:
@@ -105,13 +105,12 @@ cdef class Turn:
         self.began = perf_counter()
 
     def give(self, int64_t covered) -> int:
-        """Give back the turn, if this thread has it, and wake the threads whose target is at or below `covered`; how
-        many these were.
+        """Give back the turn, if this thread has it. Wake the threads whose target `covered` reaches; return how many.
 
-        Without the turn: wake a waiting thread to take it, if no thread has it.
+        Without the turn, wake a waiting thread to take it, if no thread has it.
         """
         cdef _Waiter waiter, first = None
-        cdef list left = []  # made while nobody else can take the turn: a garbage collection lets other threads go on
+        cdef list left = []  # allocated while no other thread can take the turn: a garbage collection lets others run
         cdef Py_ssize_t served = 0
         if self.holder is not None:
             if self.holder != get_ident():

@@ -1,6 +1,6 @@
-"""The appender and the segment that it appends to: what each of the two takes from the other.
+"""The state that an appender and the segment that it appends to take from each other.
 
-A log's `Writer` and a `SegmentWriter` go through these functions; both call them with their gate held.
+`Writer` and `SegmentWriter` call these functions, both with their gate held.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROLL_REASONS: dict[int, str] = {
 
 
 def renew(appender: Appender, segment: Segment, config: LogConfig, now_ms: int) -> None:
-    """Give an empty segment the age and the jitter of one that is begun now."""
+    """Give an empty segment the age and the jitter of a new one."""
     segment.created_ms = appender.created_ms = now_ms
     segment.jitter_ms = draw_jitter(config)
     limit(appender, segment, config)
@@ -59,7 +59,7 @@ def limit(appender: Appender, segment: Segment, config: LogConfig) -> None:
 
 
 def attach(appender: Appender, segment: Segment, next_offset: int) -> None:
-    """Have the appender write to a segment, from `next_offset` on."""
+    """Make the appender write to a segment, from `next_offset` on."""
     timestamp, offset = segment.maximum
     first_timestamp = segment.first_timestamp()
     file = segment.file
@@ -84,17 +84,17 @@ def attach(appender: Appender, segment: Segment, next_offset: int) -> None:
 
 
 def settle(appender: Appender, segment: Segment) -> None:
-    """Copy what the appender counts into the segment."""
+    """Copy the appender's counters into the segment."""
     segment.size_bytes = appender.size
     segment.maximum = (appender.max_timestamp, appender.max_timestamp_offset)
 
 
 def park(appender: Appender, segment: Segment, *, unsynced: bool) -> None:
-    """Give up the descriptors, maps and buffers of both; `unsynced` says that the log has bytes to be synced.
+    """Give up the descriptors, maps and buffers of both; `unsynced` says whether the log has unsynced bytes.
 
     The segment keeps the `.log` file, and syncs it before it closes it (`Segment.let_go`).
     """
-    assert segment.file is not None  # opened again where the segment had let go while the appender was resuming
+    assert segment.file is not None  # opens it if the segment has closed it while the appender was resuming
     segment.unsynced = unsynced
     appender.park()
     segment.pinned = False

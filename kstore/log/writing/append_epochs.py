@@ -1,6 +1,6 @@
-"""The leader epochs that appends enter, in the cache and in the appender, and how a failed append takes them back.
+"""The leader epochs that appends enter into the cache and the appender, and how a failed append restores them.
 
-For a thread that holds the log's gate. Invariant: an append that has stored nothing leaves the epochs as they were.
+Called with the log's gate held. Invariant: an append that has stored nothing leaves the epochs as they were.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class AppendEpochs:
         self._appender = appender
         self._directory = directory
         self.role: FollowerRole | None = None
-        self.before: tuple[tuple[EpochEntry, ...], int, bool, int] | None = None  # since the gate was entered
+        self.before: tuple[tuple[EpochEntry, ...], int, bool, int] | None = None  # to restore, inside the gate
         self.take_latest()
 
     def assign(self, leader_epoch: int | None, next_offset: int) -> None:
-        """Enter the leader epoch of the next append into the cache and its file, when it is new there
-        (SEMANTICS 1.26, 10.3). Raises `NotLeaderError` in a follower."""
+        """Enter the leader epoch of the next append into the cache and its file, if it is new (SEMANTICS 1.26, 10.3).
+
+        Raises `NotLeaderError` in a follower.
+        """
         self.refuse_follower()
         epoch = self._appender.leader_epoch if leader_epoch is None else leader_epoch
         if epoch != self._epochs.latest_epoch:
@@ -50,15 +52,15 @@ class AppendEpochs:
                 self._epochs.clear_and_flush()
 
     def take_latest(self) -> None:
-        """Have the appender go on with the latest epoch of the cache."""
+        """Set the appender's leader epoch to the latest of the cache."""
         latest = self._epochs.latest_epoch
         self._appender.leader_epoch = 0 if latest is None else latest
         self._appender.epoch_assigned = latest is not None and self.role is None
 
     def follow(self, role: FollowerRole | None) -> None:
-        """Be the log of a follower, which no client appends to, or of a leader (None).
+        """Make this the log of a follower, which refuses clients' appends, or of a leader (None).
 
-        In a follower no epoch counts as assigned, so that every append as leader comes to `assign`.
+        In a follower no epoch counts as assigned, so every append as leader calls `assign`.
         """
         self.role = role
         self.take_latest()
@@ -69,13 +71,13 @@ class AppendEpochs:
             raise self.role.refusal(self._directory)
 
     def begin(self, leader_epoch: int, next_offset: int) -> None:
-        """Enter the epoch of a new leader, durably, from the log end on (SEMANTICS 10.24)."""
+        """Enter the epoch of a new leader at the log end, durably (SEMANTICS 10.24)."""
         self._epochs.assign(leader_epoch, next_offset)
         self._epochs.flush()
         self.take_latest()
 
     def were_cut(self) -> None:
-        """Note that a truncation has taken entries out of the cache: the next append may have to enter its epoch."""
+        """Note that a truncation has removed entries of the cache: the next append may have to enter its epoch."""
         latest = self._epochs.latest_epoch
         is_known = latest is not None and latest == self._appender.leader_epoch
         self._appender.epoch_assigned = is_known and self.role is None
@@ -87,12 +89,12 @@ class AppendEpochs:
         )  # fmt: skip
 
     def take_back(self) -> None:
-        """Restore the epochs that were there before an append that has stored nothing."""
+        """Restore the epochs as they were before an append that has stored nothing."""
         if self.before is None:
             return
         entries, leader_epoch, assigned, end = self.before
         self.before = None
         if self._appender.next_offset == end:
             self._appender.leader_epoch, self._appender.epoch_assigned = leader_epoch, assigned
-            with suppress(StorageError):  # the cache is as it was, and the next write of the file brings it there
+            with suppress(StorageError):  # the cache is restored, and the next write of the file stores it
                 self._epochs.restore(entries)

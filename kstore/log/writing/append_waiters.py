@@ -1,4 +1,4 @@
-"""Threads that wait until a log has grown, and calls that are made when it has."""
+"""Threads and callbacks that wait until a log has grown."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from kstore.log.writing._appender import Appender
 
 
 class Waiters:
-    """The threads and calls that wait for one log to grow. Thread-safe.
+    """The threads and callbacks that wait for one log to grow. Thread-safe.
 
-    The appender counts them in `waiters`: while there are none, an append does nothing for them.
+    The appender counts them in `waiters`: if there are none, an append does nothing for them.
     """
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
-        # The lock is entered itself, not by way of its condition: an interrupt in there would leave it taken. It may be
-        # taken again by its holder: a collection in there may close a task that waited, which then takes back its call.
+        # Entered directly, not through the condition: an interrupt in there would leave it locked. Reentrant: a garbage
+        # collection while it is held may close a waiting task, which then calls `unwatch`.
         self._lock = threading.RLock()
         self._grown = threading.Condition(self._lock)
         self._watchers: tuple[Callable[[], object], ...] = ()
 
     def wait(self, has_grown: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until `has_grown()`, which is asked after each `notify`; False when the time is up."""
+        """Wait until `has_grown()` returns true; it is called after each `notify`. Return False on timeout."""
         with self._lock:
             self._appender.waiters += 1
             try:
@@ -32,16 +32,16 @@ class Waiters:
                 self._appender.waiters -= 1
 
     def watch(self, wake: Callable[[], object]) -> None:
-        """Have each `notify` call `wake`, until `unwatch`: for what waits for several logs, or in an event loop.
+        """Make each `notify` call `wake`, until `unwatch`: for waiting on several logs, or in an event loop.
 
-        It is called in the thread that appends, or flushes, and must neither wait nor raise.
+        `wake` is called in the thread that appends or flushes, and must neither wait nor raise.
         """
         with self._lock:
             self._watchers = (*self._watchers, wake)
             self._appender.waiters += 1
 
     def unwatch(self, wake: Callable[[], object]) -> None:
-        """Take back a `watch`; nothing where there is none."""
+        """Cancel a `watch`, if there is one."""
         with self._lock:
             left = list(self._watchers)
             if wake in left:
@@ -50,7 +50,7 @@ class Waiters:
                 self._appender.waiters -= 1
 
     def notify(self) -> None:
-        """Have every waiting thread look again, and make the watchers' calls."""
+        """Wake every waiting thread, and call the watchers."""
         with self._lock:
             self._grown.notify_all()
             watchers = self._watchers

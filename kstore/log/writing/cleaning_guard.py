@@ -1,7 +1,7 @@
-"""Whether a log is being cleaned: one cleaning at a time, and none while its files change otherwise (SEMANTICS 7.1).
+"""Guards a log's cleaning: one at a time, and none while the log's files change otherwise (SEMANTICS 7.1).
 
-A truncation, a deletion, a close pauses the cleaning of the log: one that runs is aborted, and the pause begins when it
-has ended. Invariant: a pause is taken before the gate, since a cleaning needs the gate to end.
+A truncation, a deletion or a close pauses the cleaning: a running one is aborted, and the pause starts when it has
+ended. Invariant: a pause is taken before the gate, since a cleaning needs the gate to end.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kstore.types import CompactionStats
 
 
 class CleaningAbortedError(KStoreError):
-    """A cleaning was aborted, or could not begin, since the log is cleaned or paused by another thread."""
+    """A cleaning was aborted, or cannot start, because another thread cleans or pauses the log."""
 
 
 class State(Enum):
-    """How a log stands to its cleaner (SEMANTICS 7.1)."""
+    """What a log's cleaning is doing (SEMANTICS 7.1)."""
 
     NONE = "none"
     IN_PROGRESS = "in progress"
@@ -36,10 +36,10 @@ class Cleaning:
     """
 
     failure: BaseException | None
-    """Why the last cleaning failed; None since one has succeeded."""
+    """Why the last cleaning failed; None if it succeeded."""
 
     last: tuple[int, CompactionStats] | None
-    """When the last round ended, in milliseconds, and what it did; None before one has ended since the opening."""
+    """When the last round since the opening ended, in milliseconds, and its statistics; None before the first."""
 
     def __init__(self, check_usable: Callable[[], object]) -> None:
         self.failure = None
@@ -47,12 +47,12 @@ class Cleaning:
         self._check_usable = check_usable
         self._lock = threading.Lock()
         self._changed = Bell()
-        self._cleaner: int | None = None  # the thread of the cleaning that runs
+        self._cleaner: int | None = None  # the thread that is cleaning
         self._pauses: set[object] = set()
 
     @property
     def state(self) -> State:
-        """What the log's cleaning does now."""
+        """The current state."""
         if self._cleaner is not None:
             return State.ABORTED if self._pauses else State.IN_PROGRESS
         return State.PAUSED if self._pauses else State.NONE
@@ -64,14 +64,14 @@ class Cleaning:
 
     @contextmanager
     def running(self, *, wait: bool = False) -> Iterator[None]:
-        """For a block that cleans the log, or must not run beside a cleaning.
+        """Run a block that cleans the log, or that must not run during a cleaning.
 
-        Raises `CleaningAbortedError` where the state is not *none*; with `wait` waits until it is. Raises `KStoreError`
-        in the thread that cleans the log already. The failure of the block is kept in `failure`, unless it was aborted.
+        Raises `CleaningAbortedError` if the state is not *none*; with `wait`, waits until it is. Raises `KStoreError`
+        in the thread that already cleans the log. The block's exception is kept in `failure`, unless it was aborted.
         """
         self._refuse_own()
         me = threading.get_ident()
-        try:  # around the beginning, too: an interrupt behind it must not leave the log as one that is cleaned
+        try:  # includes the start: an interrupt after it must not leave the log marked as being cleaned
             while not self._begin(me):
                 if not wait:
                     raise CleaningAbortedError(f"the log's cleaning is {self.state.value}")
@@ -99,21 +99,20 @@ class Cleaning:
             return True
 
     def check(self) -> None:
-        """Raise `CleaningAbortedError` where a pause waits for this cleaning to end (SEMANTICS 7.8), or what
-        `check_usable` raises."""
+        """Raise `CleaningAbortedError` if a pause waits for this cleaning (SEMANTICS 7.8). Call `check_usable`."""
         if self._pauses:
             raise CleaningAbortedError("the cleaning was aborted: the log is changed otherwise, or closed")
         self._check_usable()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """For a block in which no cleaning may run: aborts the one that runs, and waits until it has ended.
+        """Run a block during which the log is not cleaned: abort a running cleaning, and wait until it has ended.
 
-        Pauses nest, also those of several threads. Raises `KStoreError` in the thread that cleans the log itself.
+        Pauses nest, also those of several threads. Raises `KStoreError` in the thread that is cleaning the log.
         """
         self._refuse_own()
         pause = object()
-        try:  # around the beginning, too: an interrupt behind it must not leave the log paused
+        try:  # includes the start: an interrupt after it must not leave the log paused
             with self._lock:
                 self._pauses.add(pause)
             self._changed.wait(lambda: self._cleaner is None)
@@ -123,6 +122,6 @@ class Cleaning:
             self._changed.ring()
 
     def _refuse_own(self) -> None:
-        """Refuse to let the cleaning wait for its own end."""
+        """Refuse a pause in the cleaning thread, which would wait for its own end."""
         if self._cleaner == threading.get_ident():
             raise KStoreError("this thread is cleaning the log; what the cleaning calls must not change the log")

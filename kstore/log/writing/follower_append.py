@@ -1,7 +1,7 @@
-"""Appending batches as a follower: with the offsets and leader epochs that they carry.
+"""Appending batches as a follower, with the offsets and leader epochs that they carry.
 
-Functions over a `Writer` whose gate is held. Invariant: an append that is refused leaves nothing: no batch, no
-producer, no leader epoch, and no segment that was begun for it.
+Functions over a `Writer` whose gate is held. Invariant: a refused append leaves nothing: no batch, producer or leader
+epoch, and no segment that was started for it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 
 class _SplitError(Exception):
-    """An append of several batches needs more index entries, or spans more offsets, than a segment has room for."""
+    """The batches need more index entries, or span more offsets, than one segment can hold."""
 
 
 def append_locked(writer: Writer, analysis: Analysis) -> None:
-    """Append a follower's batches: as one append, or one by one where a segment cannot hold them
-    (SEMANTICS 1.35, 3.7a).
+    """Append a follower's batches in one append, or one by one if a segment cannot hold all (SEMANTICS 1.35, 3.7a).
 
-    The producers are judged first, so that a refused append leaves neither epochs nor a segment (unlike SEMANTICS
-    1.30).
+    The producers are checked first, so a refused append leaves neither epochs nor a segment (unlike SEMANTICS 1.30).
     """
     batches, data = analysis.batches, memoryview(analysis.data)[: analysis.valid_bytes]
     _stage(writer, data, batches)
@@ -51,7 +49,7 @@ def append_locked(writer: Writer, analysis: Analysis) -> None:
 
 
 def _stage(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
-    """Judge the batches that carry a producer id; when it raises, nothing has changed."""
+    """Check and stage the batches that carry a producer id. If it raises, nothing has changed."""
     table = writer.producers.table
     try:
         for batch in batches:
@@ -63,7 +61,7 @@ def _stage(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
 
 
 def _append_staged(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
-    """Append bytes whose batches are staged; when it raises, nothing of them is left, nor a segment for them."""
+    """Append bytes whose batches are staged. If it raises, nothing of them is left, nor a segment for them."""
     before, end, gap = writer.segments, writer.appender.next_offset, writer.housekeeping.gap
     try:
         _write(writer, data, batches)

@@ -1,8 +1,8 @@
-"""Does the due work of a log that is open by itself: in a thread of its own, or in its next call.
+"""Background work of a log that is opened without a store: in a thread of its own, or in its next call.
 
-With the system's clock a thread flushes after rolls and by `flush.ms`. With a clock that was passed in, the next append
-or housekeeping does that, so that a test sees when it happens. Both write only this partition's lines of the checkpoint
-files, as other logs may write theirs. A store has a housekeeper of its own (store/log_directory.py).
+With the system's clock, a thread flushes after rolls and by `flush.ms`. With a clock that was passed in, the next
+append or housekeeping does so, and a test sees when. Both write only this partition's lines of the checkpoint files, as
+other logs may write theirs. A store has its own housekeeper (store/log_directory.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECKPOINT_INTERVAL_MS = 60_000  # log.flush.offset.checkpoint.interval.ms (SEMA
 
 
 class InlineHousekeeper:
-    """Does the due work of a lone log in its next append or housekeeping.
+    """Does the due work of a log without a store in its next append or housekeeping.
 
     Belongs to one log. Thread-safe.
     """
@@ -39,26 +39,26 @@ class InlineHousekeeper:
         self._root = root
         self.timings = Timings()
         self._checkpointed: tuple[int, int | None] = (-1, -1)
-        self._high_watermark = -1  # of the line that a store or a broker has left; -1 until it is read
+        self._high_watermark = -1  # in the line that a store or a broker has left; -1 until it is read
         self._checkpointing = threading.Lock()
         self._checkpoint_ms: int | None = None
 
     def first_dirty(self, partition: checkpoint.Partition) -> int | None:
-        """Read the partition's line of the cleaner's checkpoint; None without one."""
+        """Return the partition's offset in the cleaner's checkpoint, or None without one."""
         return checkpoint.read_offsets(self._root, checkpoint.CLEANER_OFFSETS).get(partition)
 
     def write_first_dirty(self, partition: checkpoint.Partition, offset: int | None) -> None:
-        """Set the partition's line of the cleaner's checkpoint, or take it out (None), durably."""
+        """Set the partition's line of the cleaner's checkpoint, or remove it (None), durably."""
         checkpoint.update_offsets(self._root, checkpoint.CLEANER_OFFSETS, {partition: offset})
 
     def attend(self, housekeeping: Housekeeping) -> int:
-        """Have the next append do the work."""
+        """Return when the next append has to do the work."""
         if self._checkpoint_ms is None:
             self._checkpoint_ms = housekeeping.writer.now()
         return 0 if housekeeping.roll_to_flush else housekeeping.due_ms
 
     def write_marks(self, housekeeping: Housekeeping, *, keep_start: bool = False) -> None:
-        """Write this partition's two lines where they changed, and lower its high watermark to the log's end."""
+        """Write this partition's two lines if they have changed, and lower its high watermark to the log's end."""
         writer = housekeeping.writer
         with self._checkpointing:
             recovery_point, log_start = housekeeping.marks(keep_start)
@@ -80,20 +80,20 @@ class InlineHousekeeper:
             self._checkpoint_ms = writer.now()
 
     def housekeep(self, housekeeping: Housekeeping) -> None:
-        """Do the due work, and write the lines once a minute (SEMANTICS 12.7)."""
+        """Do the due work, and write the checkpoint lines once a minute (SEMANTICS 12.7)."""
         housekeeping.run_due()
         if self._checkpoint_ms is None or housekeeping.writer.now() - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS:
             housekeeping.flush_indexes()
             self.write_marks(housekeeping)
 
     def stop(self, housekeeping: Housekeeping) -> None:
-        """Nothing: no work is under way."""
+        """Do nothing: no work is under way."""
 
 
 class ThreadHousekeeper(InlineHousekeeper):
-    """Does the due work of a lone log by the system's clock: one daemon thread flushes, and appends unlink files.
+    """Does the due work of a log by the system's clock: one daemon thread flushes, and appends unlink files.
 
-    Where no thread can be started, appends flush, too; each roll tries again to start one.
+    If no thread can be started, appends flush, too; each roll tries again to start one.
 
     Belongs to one log. Thread-safe.
     """
@@ -103,11 +103,11 @@ class ThreadHousekeeper(InlineHousekeeper):
         self._wanted: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt in set() would leave it locked
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._flush_ms = NEVER  # that the thread has last seen
-        self._logged = ""  # the last failure, which is logged once
+        self._flush_ms = NEVER  # as the thread has last seen it
+        self._logged = ""  # the last failure, to log it only once
 
     def attend(self, housekeeping: Housekeeping) -> int:
-        """Wake the thread for a flush; an append does the rest."""
+        """Wake the thread for a flush; leave other work to appends."""
         due_ms = super().attend(housekeeping)
         flush_ms = housekeeping.writer.config.flush_ms
         if (housekeeping.roll_to_flush or flush_ms < NEVER) and not self._has_thread(housekeeping):
@@ -117,7 +117,7 @@ class ThreadHousekeeper(InlineHousekeeper):
         return housekeeping.due_ms
 
     def _has_thread(self, housekeeping: Housekeeping) -> bool:
-        """Whether the thread is running, or begins to."""
+        """Return whether the thread is running, after trying to start it."""
         if self._thread is None and not self._stopping:
             thread = threading.Thread(
                 target=_work,
@@ -136,7 +136,7 @@ class ThreadHousekeeper(InlineHousekeeper):
         return self._thread is not None
 
     def work_once(self, housekeeping: Housekeeping) -> float | None:
-        """Flush what is due; the seconds until the thread calls this again, None for never."""
+        """Flush if it is due. Return the seconds until the thread must call this again, or None for never."""
         writer = housekeeping.writer
         if self._stopping or writer.closed or writer.failure is not None:
             return None
@@ -152,7 +152,7 @@ class ThreadHousekeeper(InlineHousekeeper):
             if str(error) != self._logged:
                 self._logged = str(error)
                 logger.exception("%s: a flush in the background failed", writer.directory)
-            return RETRY_SECONDS  # a full disk may have room by then
+            return RETRY_SECONDS  # a full disk may have free space by then
 
     def stop(self, housekeeping: Housekeeping) -> None:
         """Wait until the thread has ended."""
@@ -160,14 +160,14 @@ class ThreadHousekeeper(InlineHousekeeper):
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             self._wanted.put(None)
-            with suppress(RuntimeError):  # not started yet, as an interrupt came: it will find that it has to end
+            with suppress(RuntimeError):  # not started, because an interrupt came: it will see `_stopping` and end
                 thread.join()
 
 
 def _work(
     log: weakref.ref[Housekeeping], housekeeper: weakref.ref[ThreadHousekeeper], wanted: SimpleQueue[None]
 ) -> None:
-    """The thread. It holds no log while it waits, so that an unused log can be collected."""
+    """Run the thread. It holds no log while it waits, so that an unused log can be collected."""
     pause: float | None = 0.0
     while pause is not None:
         with suppress(Empty):

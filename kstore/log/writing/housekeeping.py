@@ -1,7 +1,7 @@
 """Background work of a log: fsync, checkpoint lines, delayed unlinks; and when each is due.
 
-Syncs run beside appends and take no lock of the log. A `Housekeeper` has due work done and writes the checkpoint lines:
-housekeepers.py has those of a log that is open by itself. Invariant: the recovery point rises only after everything
+Syncs run concurrently with appends and take no lock of the log. A `Housekeeper` has due work done and writes checkpoint
+lines; housekeepers.py has those of a log without a store. Invariant: the recovery point rises only after everything
 below it, names included, is on the disk, and is written to its file only after that.
 """
 
@@ -48,25 +48,25 @@ class Housekeeper(Protocol):
     timings: Timings
 
     def attend(self, housekeeping: Housekeeping) -> int:
-        """Hear that work may be due; returns when the next append has to call `housekeep`, `NEVER` for not at all."""
+        """Called when work may be due. Return when the next append has to call `housekeep`, `NEVER` for not at all."""
 
     def write_marks(self, housekeeping: Housekeeping, *, keep_start: bool = False) -> None:
-        """Bring `housekeeping.marks(keep_start)` into the checkpoint files, durably.
+        """Write `housekeeping.marks(keep_start)` to the checkpoint files, durably.
 
-        The marks are read under the lock that orders the writes, so that the last write has the last values.
+        The marks are read under the lock that orders the writes, so the last write has the latest values.
         """
 
     def housekeep(self, housekeeping: Housekeeping) -> None:
         """Do the work that is due by the clock, in the calling thread."""
 
     def first_dirty(self, partition: tuple[str, int]) -> int | None:
-        """The partition's line of the cleaner's checkpoint: below it the log is clean; None without one."""
+        """Return the partition's offset in the cleaner's checkpoint, below which the log is clean; None without one."""
 
     def write_first_dirty(self, partition: tuple[str, int], offset: int | None) -> None:
-        """Set the partition's line of the cleaner's checkpoint, or take it out (None), durably."""
+        """Set the partition's line of the cleaner's checkpoint, or remove it (None), durably."""
 
     def stop(self, housekeeping: Housekeeping) -> None:
-        """Forget a log that is being closed: no work of it begins after this has returned."""
+        """Forget a log that is being closed: no work on it starts after this returns."""
 
 
 class Owner(Protocol):
@@ -99,12 +99,12 @@ class Owner(Protocol):
 
 
 class Housekeeping:
-    """The work that one writable log owes. `flush` may be called from any thread.
+    """The background work of one writable log. `flush` may be called from any thread.
 
     `recovery_point` is the offset below which every record is on the disk, with the names of its files. The active
-    segment's indexes are synced later, before the recovery point is written to its file: above the point in the file
-    recovery makes indexes anew, and to sync three files takes three times as long as one. `gap` is what a
-    truncation inside of a batch has left at the end of the log.
+    segment's indexes are synced later, before the recovery point is written to its file: above the written point,
+    recovery rebuilds indexes, and syncing three files takes three times as long as syncing one. `gap` is left at the
+    end of the log by a truncation inside a batch.
     """
 
     def __init__(self, writer: Owner, recovery_point: int, housekeeper: Housekeeper) -> None:
@@ -113,14 +113,14 @@ class Housekeeping:
         self.recovery_point = recovery_point
         self._indexed = recovery_point  # the offset below which the indexes are on the disk, too
         self._opened_at = recovery_point
-        self._marks_wait = False  # the last write of the checkpoint lines found no room
+        self._marks_wait = False  # the last write of the checkpoint lines failed on a full disk
         self.gap: Gap | None = None
-        self.keeps_start = False  # while a log is started anew: no segment's name may say its log start
-        self._start_line = 0  # while a truncation lowers the log start: the higher one, which its file may still say
+        self.keeps_start = False  # while a log is restarted: no segment's name may say its log start
+        self._start_line = 0  # while a truncation lowers the log start: the higher one, which may still be in the file
         self._unlinks: list[tuple[int, list[str]]] = []
-        self._names_made = 1  # how often directory entries were made
-        self._names_synced = 0  # value of `_names_made` at the last sync of the directories
-        self._start_made = 0  # value of `_names_made` when segments were last deleted at the log start
+        self._names_made = 1  # how often directory entries have changed
+        self._names_synced = 0  # `_names_made` at the last sync of the directories
+        self._start_made = 0  # `_names_made` when segments were last deleted at the log start
         self._start_point = recovery_point  # the recovery point before that deletion
         self._turn = Turn()
         self._flushed_ms = self._expired_ms = writer.now()
@@ -130,19 +130,19 @@ class Housekeeping:
     # Syncs.
 
     def owe_names(self) -> None:
-        """Note that directory entries have been made that no sync has covered."""
+        """Note that directory entries were made that are not synced."""
         self._names_made += 1
 
     def flush(self, offset: int | None = None, *, indexes: bool = False) -> None:
-        """Put every record below `offset` (None: the log end) on the disk, and the directory's names (SEMANTICS 12.2).
+        """Sync every record below `offset` (None: the log end), and the directory's names (SEMANTICS 12.2).
 
-        With `indexes` the active segment's indexes, too; those of other segments always. Concurrent callers share a
-        sync: one that begins after the call is enough, however fast other threads append and roll. When it fails the
-        log refuses writes from then on. A batch or a segment must end at `offset`, which becomes the recovery point: an
-        opening takes one inside of a gap for damage.
+        With `indexes`, sync the active segment's indexes, too; those of other segments are always synced. Concurrent
+        callers share a sync: one that starts after the call is enough, however fast other threads append and roll. If
+        it fails, the log refuses writes from then on. A batch or a segment must end at `offset`, which becomes the
+        recovery point: an opening treats a recovery point inside a gap as damage.
         """
-        # An append with sync=True waits for this code, which the processor has forgotten during the last sync: each
-        # call that it makes takes half a microsecond there. So it makes few.
+        # This function makes few calls: an append with sync=True waits for it, and after a sync, which empties the
+        # processor's caches of this code, each call takes half a microsecond.
         writer, turn = self.writer, self._turn
         names = self._names_made
         target = writer.log_end_offset if offset is None else offset
@@ -165,23 +165,25 @@ class Housekeeping:
         return self.recovery_point < self.writer.log_end_offset or self._names_synced != self._names_made
 
     def has_flushed(self, target: int, indexes: bool, names: int = 0) -> bool:
-        """Whether everything below `target` is on the disk, and the first `names` changes of directories.
+        """Return whether everything below `target` is on the disk, and the first `names` changes of directories.
 
-        The names of the segments that hold records below `target` always are, by the recovery point's rule.
+        The names of the segments that hold records below `target` always are, by the invariant of the recovery point.
         """
         self.writer.refuse_if_unusable()
         point = self._indexed if indexes else self.recovery_point
         return (point >= target or point >= self.writer.log_end_offset) and self._names_synced >= names
 
     def flush_indexes(self) -> None:
-        """Sync the indexes of flushed records, before a checkpoint promises both."""
+        """Sync the indexes of flushed records before a checkpoint covers them; write what a full disk has delayed."""
         if self._indexed < self.recovery_point:
             self.flush(self.recovery_point, indexes=True)
         self.write_later()
 
     def sync(self, offset: int | None = None, *, indexes: bool = True) -> None:
-        """Sync the segments from the recovery point's to that of `offset` (None: the log end); for one thread at a
-        time, and while nothing is cut."""
+        """Sync the segments from the recovery point's to that of `offset` (None: the log end).
+
+        Called by one thread at a time, and while nothing is cut.
+        """
         writer = self.writer
         end = writer.log_end_offset
         target = end if offset is None or offset > end else offset
@@ -190,7 +192,7 @@ class Housekeeping:
         begun = perf_counter()
         try:
             if last.base_offset >= recovery_point or last.base_offset >= target:
-                # The segment that ends at the recovery point too: it may have been sealed since.
+                # The segment that ends at the recovery point, too: it may have been sealed since.
                 first = max(segments.floor(min(recovery_point, target) - 1), 0)
                 for segment in segments.items[first:-1]:
                     if segment.base_offset < target:
@@ -206,7 +208,7 @@ class Housekeeping:
             raise
         self.housekeeper.timings.sync.observe(perf_counter() - begun)
         if self.gap is not None and last.base_offset >= self.gap.end:
-            self.gap = None  # the last segment's name says the log's end
+            self.gap = None  # the last segment's name gives the log's end
         if target > self.recovery_point:
             self.recovery_point = target
         indexed = target if indexes or target < last.base_offset else last.base_offset
@@ -220,7 +222,7 @@ class Housekeeping:
             writer.flushed()
 
     def sync_names(self) -> None:
-        """Sync the directories if they have entries that no sync has covered; from any thread."""
+        """Sync the directories if they have unsynced entries. Safe from any thread."""
         if self._names_made != self._names_synced:
             try:
                 self._sync_names()
@@ -265,16 +267,16 @@ class Housekeeping:
         except fs.MissingFileError:
             if segment in self.writer.segments.items:
                 raise
-            # Retention has deleted it meanwhile, below a log start that is on the disk.
+            # Retention has deleted it since, below a log start that is on the disk.
 
     @contextmanager
     def cutting(self, offset: int, *, log_start_offset: int | None = None) -> Iterator[None]:
-        """For a block that cuts records: no sync runs meanwhile, and the recovery point is lowered to `offset` before,
-        in its file, too.
+        """Run a block that cuts records: no sync runs in it, and before it the recovery point is lowered to `offset`.
 
-        With `log_start_offset`, for a log that is started anew, the log start rises to it first and is in its file,
-        too, as for a moment no segment's name may say it. The log end rises with it: a sync that ran by then would
-        promise records that are not there. Where the files cannot be written, the log start is the old one again.
+        The lower recovery point is written to its file. With `log_start_offset`, for a log that is restarted, the log
+        start rises to it first and is written, too, as for a time no segment's name may say it. The log end rises with
+        it: a sync at that time would promise records that are not there. If the files cannot be written, the old log
+        start is restored.
         """
         writer, start = self.writer, self.writer.log_start_offset
         try:
@@ -297,9 +299,9 @@ class Housekeeping:
 
     @contextmanager
     def dropping(self) -> Iterator[None]:
-        """For a block that deletes segments at the log start; a power cut may bring them back until the next sync.
+        """Run a block that deletes segments at the log start; a power cut may bring them back until the next sync.
 
-        Until then the log start keeps its line, and the recovery point in its file does not rise.
+        Until then the log start keeps its line, and the written recovery point does not rise.
         """
         if self._names_synced >= self._start_made:
             self._start_point = self.recovery_point
@@ -311,7 +313,7 @@ class Housekeeping:
             self._start_made = self._names_made
 
     def start_at(self, offset: int) -> None:
-        """Note that the log starts at `offset` now: below it no sync is owed."""
+        """Note that the log starts at `offset` now: below it no sync is due."""
         self.recovery_point = max(self.recovery_point, offset)
         self._indexed = max(self._indexed, offset)
 
@@ -319,22 +321,22 @@ class Housekeeping:
 
     @property
     def data_end(self) -> int:
-        """One past the last record, or the log end where segments begin there: below it in the gap of a truncation."""
+        """One past the last record; below the log end if a truncation has left a gap there."""
         gap, end = self.gap, self.writer.appender.next_offset
         return gap.start if gap is not None and gap.end == end else end
 
     def _safe_recovery_point(self) -> int:
-        """The recovery point; inside of a gap, its start, where an opening finds the log's end if all above is lost."""
+        """Return the recovery point; inside a gap, its start, which an opening finds as log end after a loss above."""
         gap, recovery_point = self.gap, self.recovery_point
         return min(recovery_point, gap.start) if gap is not None and recovery_point <= gap.end else recovery_point
 
     def marks(self, keep_start: bool = False) -> tuple[int, int | None]:
-        """The marks for the checkpoint files (SEMANTICS 12.7): the recovery point, and the log start.
+        """Return the recovery point and the log start for the checkpoint files (SEMANTICS 12.7).
 
         A log start that the first segment's name says, durably, has no line (None), unless with `keep_start`. A
-        recovery point below the log start is written as 0: all below the start is deleted, so there is no promise, and
-        an opening that finds the log ending below its start may begin anew there (SEMANTICS 8.11). While the log
-        start comes down either start may be in the file, so the recovery point is compared with the higher one.
+        recovery point below the log start is written as 0: all below the start is deleted, so nothing is promised, and
+        an opening that finds the log ending below its start may start over there (SEMANTICS 8.11). While the log start
+        is lowered, either start may be in the file, so the recovery point is compared with the higher one.
         """
         writer = self.writer
         start = writer.log_start_offset
@@ -351,10 +353,9 @@ class Housekeeping:
         return recovery_point, None if is_told else start
 
     def write_checkpoints(self, *, keep_start: bool = False) -> None:
-        """Write this partition's lines of the recovery-point and log-start checkpoints, where they changed
-        (SEMANTICS 12.7).
+        """Write this partition's lines of the recovery-point and log-start checkpoints, if changed (SEMANTICS 12.7).
 
-        A log start that has come down is written first, and the recovery point after it.
+        A log start that was lowered is written first, and the recovery point after it.
         """
         start = self.writer.log_start_offset
         try:
@@ -371,7 +372,7 @@ class Housekeeping:
             self.writer.found_room()
 
     def write_later(self) -> None:
-        """Write what found no room before, snapshot and leader epochs; a disk that is still full is no error."""
+        """Write the snapshot and the leader epochs that a full disk has delayed. Ignore a disk that is still full."""
         writer = self.writer
         if writer.producers.owes_snapshot or writer.epochs.lacks_entries:
             with writer.gate(), suppress(fs.FullDiskError):
@@ -381,14 +382,13 @@ class Housekeeping:
     # Work that is due later.
 
     def unlink_later(self, paths: list[str]) -> None:
-        """Unlink renamed files when `file.delete.delay.ms` has passed (SEMANTICS 6.13)."""
+        """Unlink renamed files after `file.delete.delay.ms` (SEMANTICS 6.13)."""
         if paths:
             self._unlinks.append((self.writer.now() + self.writer.config.file_delete_delay_ms, paths))
             self.set_due()
 
     def set_due(self) -> None:
-        """Tell housekeeper and appender when work is next due, by the clock and by the number of records
-        (SEMANTICS 12.4)."""
+        """Update when the housekeeper and the appender act next, by time and by number of records (SEMANTICS 12.4)."""
         writer = self.writer
         every = writer.config.flush_messages
         writer.appender.flush_at = NEVER if every >= NEVER else self.recovery_point + every
@@ -396,8 +396,7 @@ class Housekeeping:
 
     @property
     def due_ms(self) -> int:
-        """When work is next due by the clock (SEMANTICS 12.5, 6.13), `NEVER` for nothing; a roll's flush is due at
-        once."""
+        """When work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`. A roll's flush is not counted."""
         due = min((due_ms for due_ms, _ in self._unlinks), default=NEVER)
         if self._watches_producers:
             due = min(due, self._expired_ms + self.writer.producers.expiry.check_ms)
@@ -421,7 +420,7 @@ class Housekeeping:
         self.housekeeper.housekeep(self)
 
     def before_append(self) -> None:
-        """Have due work done before an append of this thread; on a full disk the append itself fails, and not this."""
+        """Have due work done before an append of this thread. On a full disk the append itself fails, not this."""
         writer = self.writer
         appender = writer.appender
         if appender.now() >= appender.due_ms:
@@ -433,7 +432,7 @@ class Housekeeping:
                     logger.warning("%s: housekeeping waits for room on the disk: %s", writer.directory, error)
 
     def unlink_now(self) -> None:
-        """Unlink at once the files that wait for `file.delete.delay.ms`, to make room on a full disk."""
+        """Unlink immediately the files that wait for `file.delete.delay.ms`, to free space on a full disk."""
         self._unlink(NEVER)
         self.set_due()
 
@@ -451,7 +450,7 @@ class Housekeeping:
                     self._unlinks.remove(entry)
 
     def watch_producers(self) -> None:
-        """Check from now on whether producers have expired (SEMANTICS 9.21)."""
+        """Check for expired producers from now on (SEMANTICS 9.21)."""
         if not self._watches_producers:
             self._watches_producers = True
             self.set_due()
@@ -465,8 +464,10 @@ class Housekeeping:
                     self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
-        """Flush when the last flush is `flush.ms` ago (SEMANTICS 12.5); the milliseconds until the next, None for
-        never."""
+        """Flush if the last flush was `flush.ms` ago (SEMANTICS 12.5).
+
+        Return the milliseconds until the next, or None for never.
+        """
         writer = self.writer
         flush_ms = writer.config.flush_ms
         if flush_ms >= NEVER:
@@ -480,16 +481,15 @@ class Housekeeping:
         return left
 
     def flush_after_roll(self) -> None:
-        """Have everything below the new segment flushed after this append, and the recovery point written
-        (SEMANTICS 2.12)."""
+        """Schedule the flush of all below the new segment, and the write of the recovery point (SEMANTICS 2.12)."""
         self.roll_to_flush = True
         self.set_due()
 
     def flush_rolled(self) -> None:
         """Flush everything below the newest segment if a roll asked for it.
 
-        A roll that comes meanwhile is left to the next call. Otherwise appends that roll as fast as the disk syncs
-        would keep the housekeeper from its other work.
+        A roll during the flush is left to the next call. Otherwise appends that roll as fast as the disk syncs would
+        keep the housekeeper from its other work.
         """
         if self.roll_to_flush:
             self.roll_to_flush = False
@@ -501,10 +501,10 @@ class Housekeeping:
                 raise
 
     def stop(self) -> None:
-        """Wait for the housekeeper's work on this log, and allow no other sync afterwards."""
+        """Wait for the housekeeper's work on this log, and prevent any later sync."""
         self.housekeeper.stop(self)
         self._turn.take()
 
     def release(self) -> None:
-        """Wake the threads that wait for a sync of a log that is closed now."""
+        """Wake the threads that wait for a sync of the log, which is closed now."""
         self._turn.give(self.recovery_point)

@@ -1,7 +1,7 @@
-"""Appending batches that carry a producer id: each is compared with what the log knows of its producer first.
+"""Appending batches that carry a producer id: each is first checked against the state of its producer.
 
-Functions over a `Writer` whose gate is held. Invariant: the table of producers counts a batch exactly if the batch is
-in the file.
+Functions over a `Writer` whose gate is held. Invariant: the table of producers counts a batch if and only if the batch
+is in the file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def append_locked(
     writer: Writer, batches: bytearray | memoryview, origin: int, transaction_version: int | None = None
 ) -> tuple[int, int, int]:
-    """Append whole v2 batches that carry a producer id, each an append of its own (SEMANTICS 1.28 to 1.32).
+    """Append whole v2 batches that carry a producer id, each as its own append (SEMANTICS 1.28 to 1.32).
 
-    Answers with the first and last offset, and the timestamp of the last batch that the log already had, else -1: such
-    a batch is not stored again. Raises what `ProducerTable.stage` does; then the batches before are in the log, and so
-    is a new segment that the refused one would have begun (SEMANTICS 1.30).
+    Return the first and last offset, and the timestamp of the last batch if the log already had it, else -1: such a
+    batch is not stored again. Raises what `ProducerTable.stage` raises; the batches before are then in the log, and so
+    is a new segment that was started for the refused one (SEMANTICS 1.30).
     """
     view = memoryview(batches)
     first = last = timestamp = -1
@@ -48,7 +48,7 @@ def append_locked(
 
 
 def _append_first(writer: Writer, batches: memoryview) -> int:
-    """Append the first of several batches of a client in one write, as many as can be; the bytes taken."""
+    """Append as many of a client's batches as one write can take. Return the number of bytes taken."""
     appender, table = writer.appender, writer.producers.table
     if len(table) == 0:
         writer.housekeeping.watch_producers()
@@ -60,7 +60,7 @@ def _append_first(writer: Writer, batches: memoryview) -> int:
 def append_one_locked(
     writer: Writer, batch: memoryview, origin: int, transaction_version: int | None
 ) -> tuple[int, int, int]:
-    """Append one batch, as `append_locked`; the caller calls `published` afterwards."""
+    """Append one batch, as `append_locked` does; the caller calls `published` afterwards."""
     appender, table = writer.appender, writer.producers.table
     writer.roll_for(appender.should_roll(batch, False), writer.log_end_offset)
     first = appender.next_offset
@@ -70,14 +70,14 @@ def append_one_locked(
             return known
         code = write_staged_locked(writer, batch, follower=False)
     except BaseException:
-        table.drop()  # also after an interrupt between the two calls: else the next write would let this batch count
+        table.drop()  # also after an interrupt between the two calls: otherwise the next write would publish this batch
         raise
     writer.roll_for(code, first)  # DONE, or BUSY, which fails the log
     return first, appender.next_offset - 1, -1
 
 
 def write_staged_locked(writer: Writer, data: memoryview, *, follower: bool) -> int:
-    """Write batches that were staged, and before them the aborted transactions that they end; the appender's code."""
+    """Write staged batches, and before them the aborted transactions that they end. Return the appender's code."""
     table = writer.producers.table
     if len(table) == 0:
         writer.housekeeping.watch_producers()

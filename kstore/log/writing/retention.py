@@ -1,8 +1,8 @@
-"""Which old segments may go: a decision, no I/O (SEMANTICS 6.1 to 6.9).
+"""The decision which old segments are deleted, without I/O (SEMANTICS 6.1 to 6.9).
 
-`decide` is given segments, marks, a configuration and a time, and answers with what goes and why; `outlook` says why
-the next one stays, and when it will go. retention_run.py deletes the segments. Invariant: only a prefix of the log
-goes, so the first segment that stays keeps all behind it, and nothing behind it is looked at.
+`decide` returns the segments to delete, each with the reason; `outlook` says why the next one stays, and until when.
+retention_run.py deletes them. Invariant: only a prefix of the log is deleted, so no segment after the first that stays
+is examined.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Reason: TypeAlias = Literal["log_start", "size", "time"]
 
 
 class Facts(Protocol):
-    """What the decision asks of a segment; asking may cost a look at the disk, and is put off until it matters."""
+    """The facts of a segment that the decision needs. Reading one may cost disk I/O, so it is read only if needed."""
 
     @property
     def base_offset(self) -> int: ...
@@ -29,12 +29,11 @@ class Facts(Protocol):
         """Bytes of batches in its `.log` file."""
 
     def newest(self) -> tuple[int, bool]:
-        """Its largest timestamp, or where no batch has one the time its file was last written, and True
-        (SEMANTICS 6.6)."""
+        """Return its largest timestamp and False, or the time of the file's last write and True (SEMANTICS 6.6)."""
 
 
 class Marks(NamedTuple):
-    """Where the log starts, how far it may be read, and where it ends."""
+    """The log start, the high watermark and the log end."""
 
     log_start_offset: int
     high_watermark: int
@@ -43,7 +42,10 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """One segment that retention deletes: the offsets `[base_offset, next_offset)`, and why."""
+    """A segment that retention deletes: the offsets `[base_offset, next_offset)`, and why.
+
+    Immutable, so threads may share it.
+    """
 
     base_offset: int
     """The segment's base offset."""
@@ -55,20 +57,23 @@ class Deletion:
     """Bytes of the segment's `.log` file."""
 
     largest_timestamp: int | None
-    """The segment's greatest timestamp in milliseconds; None where no rule had to look for it."""
+    """The segment's greatest timestamp in milliseconds; None if no rule had to read it."""
 
     reason: Reason
-    """The rule, tried in this order: "log_start" (the segment lies below the log start), "size" (the log is large
-    enough without it), "time" (its newest record is too old).
+    """The first rule that applies, tried in this order: "log_start" (the segment lies below the log start), "size" (the
+    log is large enough without it), "time" (its newest record is too old).
     """
 
     explanation: str
-    """The reason in words, with what was found and what is allowed."""
+    """The reason in words, with the value found and the value allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Why retention keeps a segment, and when it will delete it."""
+    """Why retention keeps a segment, and when it will delete it.
+
+    Immutable, so threads may share it.
+    """
 
     base_offset: int
     """The segment's base offset."""
@@ -77,26 +82,24 @@ class Outlook:
     """Why the segment stays, in words."""
 
     due_ms: int | None
-    """The first moment at which a pass deletes the segment for its age, in milliseconds since the epoch; None where it
-    never does.
-    """
+    """When the segment becomes old enough to be deleted, in milliseconds since the epoch; None if it never does."""
 
     bytes_left: int | None
-    """How many bytes the log has to grow until the segment is deleted by size; None where it never is."""
+    """How many bytes the log has to grow until the segment is deleted by size; None if it never is."""
 
     largest_timestamp: int | None
-    """The segment's greatest timestamp in milliseconds; None where age does not count."""
+    """The segment's greatest timestamp in milliseconds; None if age does not count."""
 
 
-# Why a segment goes, with its largest timestamp if that was asked for; None: it stays.
+# Why a segment is deleted, with its largest timestamp if that was read; None if it stays.
 _Grounds: TypeAlias = tuple[str, int | None] | None
 _Rule: TypeAlias = Callable[[Facts, int, bool], _Grounds]
 
 
 def decide(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> list[Deletion]:
-    """Say which of the oldest `segments` are deleted now (SEMANTICS 6.1): below the log start, by size, by time.
+    """Return which of the oldest `segments` are deleted now: below the log start, by size, by time (SEMANTICS 6.1).
 
-    When all of them are, the log has to be rolled first (SEMANTICS 6.9). Raises what reading a segment raises.
+    If all are, the log has to be rolled first (SEMANTICS 6.9). Raises what reading a segment raises.
     """
     deletions: list[Deletion] = []
     rules: list[tuple[Reason, _Rule]] = [("log_start", _below_log_start(marks))]
@@ -121,7 +124,7 @@ def decide(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: i
 
 
 def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> Outlook | None:
-    """Say why the first of `segments`, which are those that stay, is not deleted; None where there are none."""
+    """Return why the first of `segments`, which are those that stay, is not deleted; None without segments."""
     if not segments:
         return None
     first = segments[0]
@@ -157,18 +160,18 @@ def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: 
 
 
 def _next_offset(segments: Sequence[Facts], number: int, marks: Marks) -> tuple[int, bool]:
-    """One past the offsets that a segment may hold (SEMANTICS 6.2), and whether it is the last."""
+    """Return one past the offsets that a segment may hold (SEMANTICS 6.2), and whether it is the last."""
     is_last = number == len(segments) - 1
     return marks.log_end_offset if is_last else segments[number + 1].base_offset, is_last
 
 
 def _is_empty(segment: Facts, marks: Marks) -> bool:
-    """Whether a roll would begin a segment at the same base offset: then it would free nothing (SEMANTICS 6.2, 6.9)."""
+    """Return whether a roll would start a segment at the same base offset, and free nothing (SEMANTICS 6.2, 6.9)."""
     return segment.size_bytes == 0 or segment.base_offset >= marks.log_end_offset
 
 
 def _below_log_start(marks: Marks) -> _Rule:
-    """SEMANTICS 6.3; never the last segment."""
+    """Return the rule of SEMANTICS 6.3: delete segments below the log start, but never the last one."""
 
     def rule(segment: Facts, next_offset: int, is_last: bool) -> _Grounds:
         if is_last or next_offset > marks.log_start_offset:
@@ -179,7 +182,7 @@ def _below_log_start(marks: Marks) -> _Rule:
 
 
 class _BySize:
-    """SEMANTICS 6.4: at least `retention.bytes` are kept. Sizes are summed when the first segment is tried."""
+    """The rule of SEMANTICS 6.4: keep at least `retention.bytes`. Sizes are summed when the first segment is tried."""
 
     def __init__(self, segments: Sequence[Facts], gone: Sequence[Deletion], retention_bytes: int) -> None:
         self._segments = segments
@@ -198,7 +201,7 @@ class _BySize:
 
 
 def _by_time(retention_ms: int, now_ms: int) -> _Rule:
-    """SEMANTICS 6.5: segments whose newest record is older than `retention.ms`."""
+    """Return the rule of SEMANTICS 6.5: delete segments whose newest record is older than `retention.ms`."""
 
     def rule(segment: Facts, next_offset: int, is_last: bool) -> _Grounds:
         newest, of_file = segment.newest()

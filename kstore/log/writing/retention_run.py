@@ -1,8 +1,8 @@
-"""Retention carried out: what `retention` decides, done to an open log (SEMANTICS 6.9 to 6.14).
+"""Carries out on an open log what `retention` decides (SEMANTICS 6.9 to 6.14).
 
-Works on a log's `Writer`, or, for a plan, on any view of a log. Invariant: the log start is on the disk before the
-first segment below it is renamed. A crash in between may keep any of the renames and lose the others, and no reader
-then meets a gap. Syncs do not hold the gate.
+Works on a log's `Writer` or, for a plan, on any view of a log. Invariant: the log start is on the disk before the first
+segment below it is renamed. A crash in between may keep any of the renames and lose the others, and readers still meet
+no gap. Syncs do not hold the gate.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from kstore.log.writing.writer import Writer
 
 logger = logging.getLogger("kstore")
-# Of its own, as in Kafka: one such record may warn for weeks (SEMANTICS 6.6).
+# A separate logger, as in Kafka: one such record may warn for weeks (SEMANTICS 6.6).
 future_logger = logging.getLogger("kstore.future")
 
 
 class SegmentFacts:
-    """A segment as a view shows it: `retention.Facts`."""
+    """The `retention.Facts` of a segment in a view."""
 
     __slots__ = ("_segment", "_view", "base_offset")
 
@@ -49,7 +49,7 @@ class SegmentFacts:
 
 
 def survey(view: View, config: LogConfig, now_ms: int) -> tuple[list[Deletion], Outlook | None]:
-    """Say which segments are deleted now and why, and why the next one stays; changes nothing, takes no lock."""
+    """Return the segments to delete now, and why the next one stays. Changes nothing, takes no lock."""
     return steadily(_survey, view, config, now_ms, view=view)
 
 
@@ -62,9 +62,9 @@ def _survey(view: View, config: LogConfig, now_ms: int) -> tuple[list[Deletion],
 
 
 def apply(writer: Writer) -> list[SegmentInfo]:
-    """Delete the segments that may be deleted by the log's clock; returns them, oldest first.
+    """Delete the segments that may be deleted by the log's clock. Return them, oldest first.
 
-    When it raises, the log start may be raised already and some of the segments deleted; the next pass goes on there.
+    If it raises, the log start may already be raised and some of the segments deleted; the next pass continues there.
     """
     writer.refuse_if_unusable()
     was_full = writer.full is not None
@@ -98,8 +98,10 @@ def _apply_paused(writer: Writer, now_ms: int, *, was_full: bool) -> list[Segmen
 
 
 def _decide_locked(writer: Writer, now_ms: int) -> dict[Segment, Deletion]:
-    """Decide again under the gate; roll if no segment would be left (SEMANTICS 6.9); raise the log start
-    (SEMANTICS 6.10)."""
+    """Decide again under the gate, and raise the log start (SEMANTICS 6.10).
+
+    Roll if no segment would be left (SEMANTICS 6.9).
+    """
     deletions = _survey(writer, writer.config, now_ms)[0]
     segments = writer.segments.items
     if deletions and len(deletions) == len(segments):
@@ -116,7 +118,7 @@ def _decide_locked(writer: Writer, now_ms: int) -> dict[Segment, Deletion]:
 
 
 def _info(writer: Writer, segment: Segment, decision: Deletion) -> SegmentInfo:
-    """Describe a segment that is deleted; a damaged one only by what the decision has read."""
+    """Describe a segment that is deleted; if it is damaged, only by the facts that the decision has read."""
     with suppress(CorruptRecordError, StorageError):
         return describe(writer, segment, decision.next_offset, is_active=False)
     return SegmentInfo(
@@ -134,10 +136,10 @@ def _info(writer: Writer, segment: Segment, decision: Deletion) -> SegmentInfo:
 
 
 def _write_start(writer: Writer) -> bool:
-    """Write the log start to its file; False on a full disk, where the deletion makes room for it.
+    """Write the log start to its file. Return False on a full disk, where the deletion frees space for it.
 
-    The names of the segments that stay are on the disk by then, too: a power cut may keep the renames of those that
-    go and lose the name of a new one, and the recovery point would promise what no segment has.
+    The names of the segments that stay are synced before. Otherwise a power cut could keep the renames of deleted
+    segments and lose the name of a new one, and the recovery point would promise records that no segment has.
     """
     try:
         writer.housekeeping.sync_names()
@@ -149,7 +151,7 @@ def _write_start(writer: Writer) -> bool:
 
 
 def _make_room(writer: Writer) -> None:
-    """Unlink deleted files at once, as the disk is full, and write what found no room before."""
+    """Unlink deleted files immediately, as the disk is full, and write what could not be written before."""
     writer.housekeeping.unlink_now()
     writer.housekeeping.write_later()
     with suppress(fs.FullDiskError):  # the next checkpoint tries again
@@ -159,7 +161,7 @@ def _make_room(writer: Writer) -> None:
 def raise_start(writer: Writer, before_offset: int) -> None:
     """Make everything below `before_offset` (-1: the log end) unreadable, durably (SEMANTICS 11.9 to 11.12).
 
-    On a full disk, which may have no room for the log start either, the segments below it are deleted at once.
+    On a full disk, which may have no space for the log start either, the segments below it are deleted immediately.
     """
     was_full = writer.full is not None
     try:
@@ -197,15 +199,15 @@ def _drop_locked(
     else:
         _delete_locked(writer, gone, one_by_one=True)
     writer.housekeeping.start_at(bound)
-    with suppress(fs.FullDiskError):  # the file has an entry too many until there is room
+    with suppress(fs.FullDiskError):  # until there is space, the file has entries too many
         writer.epochs.flush()
     return gone
 
 
 def _delete_locked(writer: Writer, gone: Sequence[Segment], *, one_by_one: bool) -> None:
-    """Rename the segments' files, oldest first; with `one_by_one` each rename is synced before the next."""
+    """Rename the segments' files, oldest first; with `one_by_one`, sync each rename before the next."""
     segments = writer.segments
-    # Readers hear of it first, before the files are renamed.
+    # Readers are notified before the files are renamed.
     writer.segments = SegmentList(list(segments.items[len(gone) :]))
     writer.wake()
     done = 0

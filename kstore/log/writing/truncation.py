@@ -1,7 +1,7 @@
-"""Truncation: cutting records at the end, starting the log anew elsewhere, raising the log start.
+"""Truncation: cutting records at the end, restarting the log at another offset, raising the log start.
 
 Functions over a `Writer`. Invariant: before a record is cut, the recovery point in its file is at or below the cut, and
-readers have heard of it.
+readers have been notified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def truncate_to(writer: Writer, offset: int) -> bool:
-    """Drop the records at and above `offset`, batch by batch (SEMANTICS 11.1 to 11.5); whether there were any."""
+    """Drop the records at and above `offset`, batch by batch (SEMANTICS 11.1 to 11.5). Return whether any existed."""
     if offset < 0:
         raise ValueError(f"an offset to truncate to must not be negative, and this is {offset}")
     # Nothing at or above the active segment is ever cleaned.
@@ -50,19 +50,19 @@ def truncate_to(writer: Writer, offset: int) -> bool:
 
 
 def _lower_first_dirty_locked(writer: Writer) -> None:
-    """Bring the first-dirty line down to the active segment's base (SEMANTICS 11.6): what follows there is dirty."""
+    """Lower the first-dirty line to the active segment's base, after which all is dirty (SEMANTICS 11.6)."""
     if not writer.config.compacts:
         return
     housekeeper, active_base = writer.housekeeping.housekeeper, writer.segments.bases[-1]
     if (housekeeper.first_dirty(writer.partition) or 0) > active_base:
-        with suppress(fs.FullDiskError):  # with the higher line fewer records are cleaned
+        with suppress(fs.FullDiskError):  # harmless: with the higher line fewer records are cleaned
             housekeeper.write_first_dirty(writer.partition, active_base)
 
 
 def _cut_locked(
     writer: Writer, offset: int, position: int, data_end: int, dropped: list[Segment], kept: list[Segment]
 ) -> None:
-    # Readers hear of it first: whatever they meet in the files from here on, they see that the log has changed.
+    # Readers are notified first: whatever they find in the files from here on, they see that the log has changed.
     start = writer.log_start_offset
     try:
         writer.cut_by, writer.is_unsettled = threading.get_ident(), True
@@ -74,7 +74,7 @@ def _cut_locked(
         for segment in reversed(dropped):
             writer.delete_locked(segment)
         if dropped:
-            fs.sync_directory(writer.directory)  # else a power cut may bring them back behind what is appended here
+            fs.sync_directory(writer.directory)  # otherwise a power cut may bring them back after what is appended here
         kept[-1].truncate_to(offset, position, writer.now())
         writer.attach_locked(offset)
         writer.housekeeping.gap = Gap(data_end, offset)
@@ -91,31 +91,31 @@ def _cut_locked(
             writer.housekeeping.write_checkpoints()
         except fs.FullDiskError:
             if writer.log_start_offset < start:
-                raise  # the file says a log start above the log's end: the next opening would drop every record
+                raise  # the written log start is above the log's end: the next opening would drop every record
     except BaseException as error:
         writer.fail(error)
         raise
 
 
 def restart(writer: Writer, offset: int, log_start_offset: int) -> None:
-    """Empty the log and let it go on at an unrelated `offset` (SEMANTICS 11.7, 11.8)."""
+    """Empty the log and restart it at an unrelated `offset` (SEMANTICS 11.7, 11.8)."""
     with writer.cleaning.paused(), writer.gate():
         _restart_locked(writer, offset, log_start_offset)
 
 
 def _restart_locked(writer: Writer, offset: int, log_start_offset: int) -> None:
     writer.settle()
-    # A higher log start is on the disk before the old records go, a lower one after them. So a crash in between leaves
-    # a log that may start there, and brings no record back that had been deleted.
+    # A higher log start is on the disk before the old records are removed, a lower one after it. So a crash in between
+    # leaves a log that may start there, and brings back no record that had been deleted.
     flushed, begun = min(writer.housekeeping.recovery_point, offset), False
     try:
-        # The recovery point is 0 meanwhile: a crash leaves any first part of the log, or no segment at all.
+        # The recovery point is 0 in this block: a crash leaves any first part of the log, or no segment at all.
         with writer.housekeeping.cutting(0, log_start_offset=log_start_offset):
             begun = True
             try:
                 _replace_all_locked(writer, offset, log_start_offset, flushed)
             except BaseException as error:
-                writer.fail(error)  # before a flush that waits goes on: there may be no segment
+                writer.fail(error)  # before a waiting flush continues: there may be no segment
                 raise
     except BaseException as error:
         if begun or not isinstance(error, fs.FullDiskError):
@@ -128,9 +128,9 @@ def _restart_locked(writer: Writer, offset: int, log_start_offset: int) -> None:
 
 
 def _take_back_start(writer: Writer) -> None:
-    """Write the old log start to its file again: a store would write the refused one as soon as there is room.
+    """Write the old log start to its file again: a store would write the refused one as soon as there is space.
 
-    With a log start above the data the next opening drops every record (SEMANTICS 8.11).
+    With a log start above the data, the next opening drops every record (SEMANTICS 8.11).
     """
     try:
         writer.housekeeping.write_checkpoints()
@@ -141,7 +141,7 @@ def _take_back_start(writer: Writer) -> None:
 
 
 def _replace_all_locked(writer: Writer, offset: int, log_start_offset: int, flushed: int) -> None:
-    # Readers hear of it first, before their files are renamed.
+    # Readers are notified before their files are renamed.
     old = writer.segments.items
     writer.is_unsettled = True
     writer.appender.detach()
@@ -153,7 +153,7 @@ def _replace_all_locked(writer: Writer, offset: int, log_start_offset: int, flus
     writer.epochs.clear_and_flush()  # before the new segment: an empty log at 0 has no entries, and looks closed
     new = writer.new_segment(offset)
     writer.create(new)
-    fs.sync_directory(writer.directory)  # perhaps only the file's name says where the log starts
+    fs.sync_directory(writer.directory)  # the file's name may be all that says where the log starts
     writer.log_start_offset = log_start_offset
     writer.segments = SegmentList([new])
     writer.attach_locked(offset)
@@ -171,16 +171,15 @@ def _replace_all_locked(writer: Writer, offset: int, log_start_offset: int, flus
 def delete_records(writer: Writer, before_offset: int) -> None:
     """Make everything below `before_offset` (-1: the log end) unreadable, on the disk too (SEMANTICS 11.9 to 11.12).
 
-    Also where the log start was raised in memory alone, as a full disk leaves it. Raises `OffsetOutOfRangeError` beyond
-    the log end. The flush does not hold the gate, so a truncation may come in between: the offset is checked again
-    under the gate.
+    A log start that a full disk has left in memory alone is written. Raises `OffsetOutOfRangeError` beyond the log end.
+    The flush does not hold the gate, so a truncation may come in between: the offset is checked again under the gate.
     """
     offset = writer.log_end_offset
     if before_offset != -1:
         offset = before_offset
         _refuse_start(writer, offset)
     while offset > 0:
-        # A flush ends at the log end: `offset` may lie in a gap, and a recovery point must not.
+        # Flush to the log end: `offset` may lie in a gap, and a recovery point must not.
         is_flushed = writer.housekeeping.has_flushed(offset, indexes=True)
         writer.housekeeping.flush(offset if is_flushed else None, indexes=True)
         with writer.gate():
@@ -189,24 +188,23 @@ def delete_records(writer: Writer, before_offset: int) -> None:
             _refuse_start(writer, offset)
             if offset > writer.log_start_offset:
                 if not writer.housekeeping.has_flushed(offset, indexes=True):
-                    continue  # records were cut and others appended meanwhile
+                    continue  # records were cut and others appended since
                 raise_start_locked(writer, offset)
                 writer.housekeeping.start_at(offset)
-            with suppress(fs.FullDiskError):  # the file has an entry too many until there is room
+            with suppress(fs.FullDiskError):  # until there is space, the file has entries too many
                 writer.epochs.flush()
             writer.housekeeping.write_checkpoints()
             return
 
 
 def _refuse_start(writer: Writer, offset: int) -> None:
-    """Raise `OffsetOutOfRangeError` for a log start outside of the log."""
+    """Raise `OffsetOutOfRangeError` for a log start outside the log."""
     if not 0 <= offset <= writer.log_end_offset:
         raise out_of_range(offset, writer.log_start_offset, writer.log_end_offset)
 
 
 def raise_start_locked(writer: Writer, offset: int) -> None:
-    """Raise the log start in memory, and cut epochs and producers to it (SEMANTICS 11.11); readers below it hear of
-    it."""
+    """Raise the log start in memory, cut epochs and producers to it (SEMANTICS 11.11), and notify readers."""
     writer.log_start_offset = offset
     writer.epochs.truncate_from_start(offset)
     writer.producers.raise_start(offset)

@@ -1,8 +1,8 @@
-"""The writable log: its state behind one mutex (SEMANTICS 0.8), its gate, appends of a leader, rolls, closing.
+"""The writable log: its state behind one mutex (SEMANTICS 0.8), its gate, a leader's appends, rolls, closing.
 
 The compiled appender works without the mutex while `busy` is false; every other change of the log goes through
-`Writer.gate`. Readers use it as their `View` and take no lock. Invariant: readers see a batch only after its bytes are
-in the file, and a step that fails half-way leaves a segment that can be appended to.
+`Writer.gate`. Readers use the writer as their `View` and take no lock. Invariant: readers see a batch only after its
+bytes are in the file, and a step that fails half-way leaves a segment that can be appended to.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ logger = logging.getLogger("kstore")
 
 
 class Writer:
-    """The state of a log that is open for writing. Methods that end in `_locked` are called inside of the gate.
+    """The state of a log that is open for writing. Methods that end in `_locked` are called inside the gate.
 
     An `openfiles.Holder` of the active segment's descriptors: a parked log has none, and entering the gate opens them
-    again. `on_storage_error` is called once for each error of the disk in a change of the log (an append, a flush, a
-    roll, a checkpoint), never for an error of a reader. It is called in the thread that met the error, with locks of
-    this log held: it may note the error and wake other threads, and must not use the log.
+    again. `on_storage_error` is called once for each disk error in a change of the log (an append, a flush, a roll, a
+    checkpoint), never for an error of a reader. It is called in the thread that met the error, with locks of this log
+    held: it may note the error and wake other threads, and must not use the log.
     """
 
     listed = False
@@ -73,11 +73,11 @@ class Writer:
         self.producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.closed = False
-        self.opened_in = 0  # the process that it belongs to, in a child forked from it
+        self.opened_in = 0  # in a forked child: the process that the log belongs to
         self.failure: BaseException | None = None
-        self._full: tuple[StorageError, int] | None = None  # the last write without room, and the log end then
-        self.cut_by = 0  # the thread by which records go, while the open transactions are not known yet
-        self.is_unsettled = False  # segments and log end do not belong together yet
+        self._full: tuple[StorageError, int] | None = None  # the last write on a full disk, and the log end then
+        self.cut_by = 0  # the thread that cuts records, until the open transactions are known again
+        self.is_unsettled = False  # segments and log end do not match at present
         self.appender = Appender(clock)
         self.on_storage_error: Callable[[StorageError], object] | None = None
         self.appender.on_publish = self.published
@@ -101,27 +101,27 @@ class Writer:
 
     @property
     def active(self) -> Segment:
-        """The segment that is appended to."""
+        """The active segment."""
         return self.segments.items[-1]
 
     @property
     def log_end_offset(self) -> int:
-        """The offset of the next record; never below the log start, also while a log is being started anew."""
+        """The offset of the next record; never below the log start, even while a log is restarted."""
         return max(self.appender.next_offset, self.log_start_offset)
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset: where the earliest open transaction begins, else the log end (SEMANTICS 0.2).
+        """The last stable offset: the first of the earliest open transaction, else the log end (SEMANTICS 0.2).
 
-        The log start while records are cut.
+        While records are cut, the log start.
         """
         end = self._known_stable_end()
         return self.log_start_offset if end is None else end
 
     def decided_end_offset(self, timeout: float | None = None) -> int:
-        """The last stable offset; waits for a truncation by another thread, unless it has failed.
+        """Return the last stable offset, after waiting for a truncation by another thread, unless that has failed.
 
-        The log start after `timeout` seconds.
+        Return the log start after `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (end := self._known_stable_end()) is None:
@@ -139,15 +139,15 @@ class Writer:
                 return None
             end = self.log_end_offset  # read first: a transaction that begins later begins at or above it
             stable_end = self.producers.table.open.last_stable_offset(self.log_start_offset, end)
-            if self.guard.version == version:  # otherwise the end may be newer than the table, after a truncation
+            if self.guard.version == version:  # otherwise a truncation may have made the end newer than the table
                 return stable_end
 
     @property
     def data_end_offset(self) -> int:
-        """One past the last batch; a truncation inside of a batch leaves the log end above it (SEMANTICS 11.4).
+        """One past the last batch; below the log end after a truncation inside a batch (SEMANTICS 11.4).
 
-        0 while batches come or go: readers may then see fewer of them than the log end says, and in the end the last
-        one may lie below the log start (SEMANTICS 11.4).
+        0 while batches are added or removed: readers may then see fewer of them than the log end says, and finally the
+        last one may lie below the log start (SEMANTICS 11.4).
         """
         while True:
             version = self.guard.version
@@ -158,13 +158,12 @@ class Writer:
                 return gap.start if gap is not None and end <= gap.end else end
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions that reach into `[start_offset, end_offset)`, in the order of their ends
-        (SEMANTICS 4.11)."""
+        """Return the aborted transactions that overlap `[start_offset, end_offset)`, by their ends (SEMANTICS 4.11)."""
         segments = self.segments
         return aborted_between(segments.items[max(segments.floor(start_offset), 0) :], start_offset, end_offset)
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """Each open transaction: (first offset, producer id)."""
+        """Return each open transaction: (first offset, producer id)."""
         with self.gate():
             return open_transactions(self.producers.table)
 
@@ -174,34 +173,34 @@ class Writer:
         return min(self.housekeeping.recovery_point, self.log_end_offset)
 
     def readable_bytes(self, segment: Segment) -> int:
-        """Bytes of whole, published batches in the segment's file."""
+        """Return the bytes of whole, published batches in the segment's file."""
         size = self.appender.published_bytes(segment.base_offset)
         return segment.size_bytes if size < 0 else size
 
     def maximum(self, segment: Segment) -> tuple[int, int]:
-        """The segment's greatest timestamp and the offset that goes with it."""
+        """Return the segment's greatest timestamp and the offset that belongs to it."""
         return self.appender.published_maximum(segment.base_offset) or segment.maximum
 
     def refresh(self) -> None:
-        """Refuse to read a closed log; no other process changes this directory."""
+        """Raise if the log is closed. There is nothing to refresh: no other process changes this directory."""
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
 
     def check_end(self) -> None:
-        """Nothing: a writer's log ends where its sound batches end."""
+        """Do nothing: a writer's log ends at its last sound batch."""
 
     def is_end_of_log(self, error: CorruptRecordError) -> bool:
-        """False: in a writer's log a fault is never a write in progress."""
+        """Return False: in a writer's log a fault is never a write in progress."""
         return False
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
-        """Nothing: the guard has moved before records are cut."""
+        """Do nothing: the guard's version changes before records are cut."""
 
     def check_durable(self, offset: int) -> None:
-        """Nothing: the guard has moved before records are cut."""
+        """Do nothing: the guard's version changes before records are cut."""
 
     def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
-        """Wait until the log, or with `durable` what is flushed of it, ends above `offset`; False when time is up."""
+        """Wait until the log end, or with `durable` the flushed end, is above `offset`. Return False on timeout."""
         self.refresh()
         version = self.guard.version
 
@@ -212,7 +211,7 @@ class Writer:
         return self.waiters.wait(has_grown, timeout)
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
-        """Whether a truncation since `position.seen_version` has cut records that the reader was given."""
+        """Return whether a truncation since `position.seen_version` has cut records that the reader was given."""
         self.refresh()
         next_offset, seen_version, _, _ = position
         return any(version > seen_version and cut < next_offset for version, cut in self._cuts)
@@ -220,12 +219,12 @@ class Writer:
     # The gate.
 
     def gate(self) -> Gate:
-        """The gate, inside of which no other thread changes the log; entering it raises for a closed or failed log."""
+        """Return the gate, inside which no other thread changes the log. Entering raises for a closed or failed log."""
         return self._gate
 
     def _enter(self) -> None:
         self.refuse_if_unusable()
-        self.append_epochs.before = None  # what an earlier append has entered stays
+        self.append_epochs.before = None  # epochs that an earlier append has entered stay
         if self.appender.parked:
             self._resume()
 
@@ -235,21 +234,21 @@ class Writer:
         return self.closed or self.failure is not None
 
     def _failed(self, error: BaseException) -> None:
-        """Called with the error of a block inside of the gate, before other threads may enter."""
+        """Called with the error of a block inside the gate, before other threads may enter."""
         if not self.closed:
             self.append_epochs.take_back()
         self.report(error)
 
     def producer_states(self) -> list[ProducerInfo]:
-        """What the log knows of each producer id, in order."""
+        """Return the state of each producer id, in order."""
         self.refuse_if_unusable()
-        if not len(self.producers.table):  # a store asks each log after a crash: one that is parked stays so
+        if not len(self.producers.table):  # a store calls this for each log after a crash: a parked log stays parked
             return []
         with self.gate():
             return self.producers.infos()
 
     def producer_info(self, producer_id: int) -> ProducerInfo | None:
-        """What the log knows of one producer id; the time does not depend on how many there are."""
+        """Return the state of one producer id, in a time that does not depend on how many there are."""
         with self.gate():
             return self.producers.info(producer_id)
 
@@ -263,12 +262,12 @@ class Writer:
             )
 
     def fail(self, failure: BaseException) -> None:
-        """Refuse every later write: what is on the disk is no longer known."""
+        """Refuse every later write: the state of the disk is unknown."""
         self.failure = failure
         self.appender.busy = True
 
     def report(self, error: BaseException) -> None:
-        """Call `on_storage_error` for an error of the disk that a change of the log met, once for each error."""
+        """Call `on_storage_error` for a disk error in a change of the log, once for each error."""
         if not isinstance(error, StorageError) or not first_report(error):
             return
         if isinstance(error, fs.FullDiskError):
@@ -278,14 +277,14 @@ class Writer:
 
     @property
     def full(self) -> StorageError | None:
-        """Why the last write of the log failed, if the disk had no room for it and nothing was appended since."""
+        """The error of the last write, if the disk was full and nothing was appended since; otherwise None."""
         full = self._full
         if full is not None and full[1] != self.log_end_offset:
             full = self._full = None
         return None if full is None else full[0]
 
     def found_room(self) -> None:
-        """Note that a write has succeeded."""
+        """Note that a write has succeeded, so the disk is not full."""
         self._full = None
 
     def now(self) -> int:
@@ -293,16 +292,16 @@ class Writer:
         return self.appender.now()
 
     def configure(self, config: LogConfig) -> None:
-        """Take a configuration; what belongs to an open segment stays as it is until the next one (SEMANTICS 13.13)."""
+        """Use a configuration; the settings of an open segment stay until the next segment (SEMANTICS 13.13)."""
         self.config = config
         active_segment.configure(self.appender, config)
 
     # Appending.
 
     def append_locked(self, batches: bytearray | memoryview) -> None:
-        """Append whole v2 batches as a leader, each an append of its own, rolling where the rules say so.
+        """Append whole v2 batches as a leader, each as its own append, and roll if the rules say so.
 
-        When it raises, the batches up to the last roll may be in the log, and `log_end_offset` says which.
+        If it raises, the batches up to the last roll may be in the log, and `log_end_offset` says which.
         """
         taken = 0
         rolled = False
@@ -314,13 +313,13 @@ class Writer:
         self.published()
 
     def assign_epoch_locked(self, leader_epoch: int | None) -> None:
-        """Enter the leader epoch of the next append, None for the latest, when it is new (SEMANTICS 1.26, 10.3)."""
+        """Enter the leader epoch of the next append (None: the latest) if it is new (SEMANTICS 1.26, 10.3)."""
         if leader_epoch is None and self.appender.epoch_assigned:
             return
         self.append_epochs.assign(leader_epoch, self.log_end_offset)
 
     def roll_for(self, code: int, base_offset: int) -> None:
-        """Do what the appender's code asks for before the next batch: nothing, or a roll at `base_offset`."""
+        """Do what the appender's code requires before the next batch: nothing, or a roll at `base_offset`."""
         if code == Code.DONE:
             return
         if code == Code.BUSY:
@@ -329,14 +328,14 @@ class Writer:
         self.roll_locked(active_segment.ROLL_REASONS[code], base_offset)
 
     def published(self) -> None:
-        """Wake waiting readers after an append, and flush where `flush.messages` asks for it."""
+        """Wake waiting readers after an append, and flush if `flush.messages` requires it."""
         if self.appender.waiters:
             self.waiters.notify()
         if self.log_end_offset >= self.appender.flush_at:
             self.housekeeping.flush()
 
     def wake(self) -> None:
-        """Have every waiting thread and every iterator look at the log again."""
+        """Make every waiting thread and every iterator check the log again."""
         self.guard.version += 1
         self.waiters.notify()
 
@@ -348,9 +347,9 @@ class Writer:
     # Rolling.
 
     def roll_locked(self, reason: str, base_offset: int, *, before_deletion: bool = False) -> Segment:
-        """Leave the active segment for a new one at `base_offset` (SEMANTICS 2.7 to 2.12).
+        """Seal the active segment and start a new one at `base_offset` (SEMANTICS 2.7 to 2.12).
 
-        `before_deletion`: the old segment is deleted next, and on a full disk goes without its closing time entry.
+        With `before_deletion` the old segment is deleted next, and does without its closing time entry on a full disk.
         """
         old = self.active
         self.settle()
@@ -365,7 +364,7 @@ class Writer:
             gap_files.add_gap(self.directory, data_end, base_offset, first_base=before.bases[0])
         new = self.new_segment(base_offset)
         try:
-            # Sealing closes descriptors: if it breaks off, no append may write to their numbers.
+            # Sealing closes descriptors: if it fails, no append may write to their numbers.
             self.appender.detach()
             if replaces:
                 if len(self.segments.items) == 1:
@@ -383,7 +382,7 @@ class Writer:
             self.attach_locked(next_offset)
             self.housekeeping.owe_names()
             if replaces:
-                fs.sync_directory(self.directory)  # perhaps only the file's name says where the log starts
+                fs.sync_directory(self.directory)  # the file's name may be all that says where the log starts
         except BaseException as error:
             if replaces:
                 self.fail(error)
@@ -399,17 +398,17 @@ class Writer:
         return new
 
     def renew_locked(self) -> None:
-        """Let the age of the empty active segment begin now, as a roll does (SEMANTICS 2.8); its files stay."""
+        """Reset the age of the empty active segment, as a roll does (SEMANTICS 2.8); its files stay."""
         active_segment.renew(self.appender, self.active, self.config, self.now())
         self.housekeeping.set_due()
 
     def take_in_locked(self, places: Sequence[tuple[Callable[[Segment], int], int]]) -> None:
         """Add whole segments at the log end; the first replaces the empty active segment.
 
-        Each `place(segment)` moves the files of one segment to its paths and returns the size of its log; the offset
-        beside it is one past the segment's last. The first segment stays the object that readers hold, and all become
-        visible at once. Nothing is synced here. When it raises, the log refuses writes, as its files are in an unknown
-        state.
+        Each `place(segment)` moves the files of one segment to its paths and returns the size of its log; it is paired
+        with one past the segment's last offset. The first segment stays the object that readers hold, and all become
+        visible at the same time. Nothing is synced here. If it raises, the log refuses writes, as its files are in an
+        unknown state.
         """
         first = segment = self.active
         before = self.segments.items
@@ -424,7 +423,7 @@ class Writer:
                 segment = self.new_segment(next_offset)
                 segment.roll_reason = "explicit"
             self.create(segment)
-            # The end first: a reader that starts at the old end meanwhile must not take the new bytes for old ones.
+            # The end first: a reader that starts at the old end in between must not mistake new bytes for old ones.
             self.is_unsettled = True
             self.attach_locked(segment.base_offset, segment)
             self.segments = SegmentList([*before, *taken[1:], segment])
@@ -443,7 +442,7 @@ class Writer:
     def _undo_roll(self, before: SegmentList, new: Segment, next_offset: int) -> None:
         """Make the old segment the active one again, and delete the files of the new one.
 
-        They must go, since appends in the old segment go past the base offset in their names.
+        Otherwise appends to the old segment would pass the base offset in their names.
         """
         try:
             self.segments = before
@@ -472,25 +471,25 @@ class Writer:
             self.fail(error)
             raise
         self._undo_roll(before, new, next_offset)
-        with suppress(StorageError):  # one gap too many in the file does no harm; the next truncation removes it
+        with suppress(StorageError):  # one gap too many in the file is harmless; the next truncation removes it
             gap_files.cut_gaps(self.directory, next_offset if gap is None else gap[0])
         self.producers.go_back(next_offset, self.log_start_offset)
         self.housekeeping.owe_names()
 
     def new_segment(self, base_offset: int) -> Segment:
-        """Make the object of a segment; its files are not there yet."""
+        """Make the object of a segment, whose files do not exist yet."""
         return new_segment(self.directory, base_offset, self.config)
 
     def create(self, segment: Segment) -> None:
-        """Make the files of a new, empty segment."""
+        """Create the files of a new, empty segment."""
         create_files(segment, self.config, self.now())
 
     def settle(self) -> None:
-        """Copy what the appender counts into the active segment's own objects."""
+        """Copy the appender's counters into the active segment."""
         active_segment.settle(self.appender, self.active)
 
     def attach_locked(self, next_offset: int, segment: Segment | None = None) -> None:
-        """Point the appender at the active segment, or at the one that is about to be."""
+        """Attach the appender to the active segment, or to one that is about to become it."""
         is_listed, segment = segment is None, segment or self.active
         active_segment.attach(self.appender, segment, next_offset)
         if is_listed:
@@ -503,16 +502,16 @@ class Writer:
         openfiles.opened(self, active_segment.DESCRIPTORS)
 
     def limit(self) -> None:
-        """Give the appender the limits of the active segment."""
+        """Set the appender's limits to those of the active segment."""
         active_segment.limit(self.appender, self.active, self.config)
         self.housekeeping.set_due()
 
     # Parking.
 
     def park(self) -> bool:
-        """Close the active segment's descriptors, maps and buffers, if no thread is inside of the gate; whether it did.
+        """Close the active segment's descriptors, maps and buffers, or return False if a thread is inside the gate.
 
-        Nothing changes on the disk or for readers, and the next append, flush, roll or truncation brings them back. The
+        Nothing changes on the disk or for readers, and the next append, flush, roll or truncation opens them again. The
         `.log` file may stay open for a while; it is synced before it is closed (`Segment.let_go`).
         """
         return self._gate.attempt(self._park_locked)
@@ -537,27 +536,27 @@ class Writer:
     # `openfiles.Holder`
 
     def holds(self) -> int:
-        """The descriptors that the active segment is written through."""
+        """Return the number of descriptors that the active segment is written through."""
         return active_segment.DESCRIPTORS if self.appender.attached else 0
 
     def was_used(self) -> bool:
-        """Whether more than one record was appended since the last call: the first may only have ended the parking."""
+        """Return whether more than one record was appended since the last call: one may only have ended the parking."""
         end, seen = self.appender.next_offset, self._seen_end
         self._seen_end = end
         return end > seen + 1
 
     def let_go(self) -> None:
-        """Park, unless a thread is inside of the gate."""
+        """Park, unless a thread is inside the gate."""
         self.park()
 
     # Truncation.
 
     def delete_locked(self, segment: Segment) -> None:
-        """Rename the files of a segment that is no longer in the list, to be unlinked later (SEMANTICS 6.11, 6.12)."""
+        """Rename the files of a segment that is no longer in the list, and unlink them later (SEMANTICS 6.11, 6.12)."""
         self.housekeeping.unlink_later(segment.mark_deleted() + self.producers.mark_deleted(segment.base_offset))
 
     def announce_cut(self, offset: int) -> None:
-        """Tell every iterator that records at and above `offset` are cut."""
+        """Notify every iterator that records at and above `offset` are cut."""
         # This cut covers the earlier ones at or above it. A new list, since readers take no lock.
         self._cuts = [*(cut for cut in self._cuts if cut[1] < offset), (self.guard.version + 1, offset)]
         self.wake()
@@ -565,7 +564,7 @@ class Writer:
     # Closing.
 
     def close(self) -> None:
-        """Leave the files as a clean shutdown does (SEMANTICS 8.22), then the checkpoints."""
+        """Leave the files as a clean shutdown does (SEMANTICS 8.22), then write the checkpoints."""
         with self.cleaning.paused(), self.mutex:
             if self.closed:
                 return
@@ -587,13 +586,13 @@ class Writer:
                 self.housekeeping.release()
 
     def _close_cleanly(self) -> None:
-        """Write what a close writes; on a full disk as much as there is room for, and sync the records in any case."""
+        """Write what a close writes, on a full disk as much as fits, and sync the records in any case."""
         full: fs.FullDiskError | None = None
         self.settle()
         self.producers.end_offset = self.log_end_offset
         try:
             self.producers.take_snapshot(sync=True)
-            # If it fails, the indexes keep their full size, by which the next opening sees that it must recover.
+            # If it fails, the indexes keep their full size, and the next opening sees that it must recover.
             self.active.seal()
         except fs.FullDiskError as error:
             full = error
@@ -608,7 +607,7 @@ class Writer:
             raise full
 
     def abandon(self) -> None:
-        """Allow no more appends, and leave the files as the death of the process would."""
+        """Allow no more appends, and leave the files as a crash of the process would."""
         self.closed = True
         self.appender.busy = True
         self.appender.detach()
@@ -617,7 +616,7 @@ class Writer:
 
 @contextmanager
 def watching(views: Sequence[View], ring: Callable[[], None]) -> Iterator[None]:
-    """Have the writers among the logs call `ring` when these have grown or changed otherwise."""
+    """Run a block in which `ring` is called when a writer among the views has grown or changed otherwise."""
     watched: list[Writer] = []
     try:
         for view in views:
