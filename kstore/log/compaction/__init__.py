@@ -1,4 +1,4 @@
-"""Compaction: which part of a log is cleaned, which records are superseded, and the exchange of the segments.
+"""Compaction: finds the part of a log to clean and its superseded records, and replaces the segments.
 
-Invariant: the newest record of a key survives whatever happens in the middle of a pass, a power failure included.
+Invariant: the newest record of a key survives whatever happens during a pass, a power failure included.
 """

@@ -28,7 +28,7 @@ cdef extern from "transactions.h" nogil:
     int ks_control_type(const uint8_t *p, int64_t size) noexcept
 
 cdef extern from "cleaned.h" nogil:
-    # What ends the walk of either pass.
+    # Why the walk of a pass stops.
     enum ks_step:
         KS_CLEANED
         KS_CLEAN_LEGACY
@@ -53,20 +53,20 @@ cdef extern from "cleaned.h" nogil:
 cdef class CleanedTransactions:
     cdef ks_transactions _state
 
-    # Both want a whole batch whose framing has been checked: of any format for data, of format 2 for control. 1: yes,
-    # 0: no, -1: without memory. `on_data`: whether it is of an aborted transaction. `on_control`, with the type that
-    # `ks_control_type` or `compressed_control_type` gives: whether nothing needs the marker any more ("can discard").
+    # Both take a whole batch whose framing has been checked: of any format for data, of format 2 for control. They
+    # return 1 (yes), 0 (no) or -1 (out of memory). `on_data`: is the batch part of an aborted transaction?
+    # `on_control`, with a type from `ks_control_type` or `compressed_control_type`: can the marker be discarded?
     cdef int on_data(self, const uint8_t *header) noexcept nogil
     cdef int on_control(self, const uint8_t *header, int control_type) noexcept nogil
 
 
-# The type where `ks_control_type` says KS_CONTROL_COMPRESSED.
+# The type of a control batch for which `ks_control_type` returns KS_CONTROL_COMPRESSED.
 cdef int compressed_control_type(const uint8_t *header, Py_ssize_t size, int64_t limit, object path,
                                  int64_t position) except? KS_CONTROL_BAD
 
-# The error for the batch at `p` that made a pass end with one of the steps KS_CLEAN_BAD_*; `next_base` is the offset behind
-# the batch before it, `fault` what is wrong with a record.
+# The error for the batch at `p` that ended a pass with a step KS_CLEAN_BAD_*; `next_base` is one past the last offset
+# of the batch before it, `fault` says what is wrong with a record.
 cdef object bad_batch(ks_step step, const uint8_t *p, int64_t next_base, int fault, object path, int64_t position)
 
-# The same error, with the tool that says what can be done.
+# The same error, with the advice to run `kstore repair`.
 cdef object advised(object error)

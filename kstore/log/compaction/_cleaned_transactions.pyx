@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Transactions on a cleaner's way through a log: aborted data, and markers that nothing needs any more.
+"""Transactions in a cleaning: aborted data, and markers that are not needed any more.
 
-Invariant: a marker of an aborted transaction stays, with its entry of the transaction index, as long as data of it may
-be in a file.
+Invariant: a marker of an aborted transaction is kept, with its entry of the transaction index, as long as data of the
+transaction may be in a file.
 """
 
 cimport cython
@@ -32,8 +32,8 @@ cdef extern from "transactions.h" nogil:
 cdef class CleanedTransactions:
     """The aborted and committed transactions of one pass over a log (SEMANTICS 7.15, 7.16).
 
-    The pass gives it each segment's aborted transactions before the segment's batches, and then each batch, in offset
-    order. What is open stays over segments and groups. Not thread-safe.
+    It gets each segment's aborted transactions before the segment's batches, and then each batch, in offset order. Open
+    transactions carry over segments and groups. Not thread-safe.
     """
 
     def __cinit__(self):
@@ -43,7 +43,7 @@ cdef class CleanedTransactions:
         ks_transactions_free(&self._state)
 
     def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
-        """Take in aborted transactions of the next segment; one that is known already does no harm."""
+        """Add aborted transactions of the next segment. Adding one twice is harmless."""
         cdef ks_aborted_txn txn
         for version, producer_id, first_offset, last_offset, last_stable_offset in transactions:
             txn = ks_aborted_txn(version, producer_id, first_offset, last_offset, last_stable_offset)
@@ -51,7 +51,7 @@ cdef class CleanedTransactions:
                 raise MemoryError
 
     def take_retained(self) -> list[AbortedTxn]:
-        """The aborted transactions whose markers were kept since the last call: entries of the new segment's index."""
+        """Return the aborted transactions whose markers were kept since the last call, for the new segment's index."""
         cdef size_t i
         cdef ks_aborted_txn *txn
         cdef list entries = []
@@ -63,9 +63,9 @@ cdef class CleanedTransactions:
 
     def visit(self, batch not None: ReadableBuffer, *, path: str | None = None, int64_t position=0,
               max_decompressed_bytes: int | None = None) -> bool:
-        """Go on to the next batch; whether it is data of an aborted transaction, or a marker that nothing needs.
+        """Process the next batch. Return whether it is data of an aborted transaction, or a marker that nothing needs.
 
-        `batch` is a whole batch. Raises `CorruptRecordError` for a control batch whose first record is no control record.
+        `batch` is whole. Raises `CorruptRecordError` for a control batch whose first record is not a control record.
         """
         cdef Buffer view = Buffer(batch)
         cdef int64_t limit
@@ -96,14 +96,14 @@ cdef class CleanedTransactions:
 
 cdef int compressed_control_type(const uint8_t *header, Py_ssize_t size, int64_t limit, object path,
                                  int64_t position) except? KS_CONTROL_BAD:
-    """The type of a control batch whose records are compressed."""
+    """Return the type of a control batch whose records are compressed."""
     cdef bytes section = record_section(header, size, limit, path, position)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(section)
     return ks_control_type_of(p, p + PyBytes_GET_SIZE(section))
 
 
 cdef object bad_batch(ks_step step, const uint8_t *p, int64_t next_base, int fault, object path, int64_t position):
-    """The error for the batch at `p`."""
+    """Return the error for the batch at `p`."""
     if step == KS_CLEAN_BAD_SIZE:
         reason = f"batch of {batch_size(p)} bytes, which is less than its header has"
     elif step == KS_CLEAN_BAD_MAGIC:
@@ -129,6 +129,6 @@ cdef object bad_batch(ks_step step, const uint8_t *p, int64_t next_base, int fau
 
 
 cdef object advised(object error):
-    """The same error, with the tool that says what can be done."""
+    """Return the same error, with the advice to run `kstore repair`."""
     return CorruptRecordError(f"{error.reason}; kstore repair PATH says what can be done", path=error.path,
                               position=error.position)

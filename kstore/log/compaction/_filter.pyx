@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The second pass of a cleaning, batch by batch: what stays as it is, what goes, and what is written anew.
+"""The second pass of a cleaning, batch by batch: what is kept, dropped or rebuilt.
 
-`c/cleaned.c` decides which records of a v2 batch stay. `_newest_records` knows which records are superseded,
-`_cleaned_transactions` which batches are aborted. Invariant: a batch that is written anew keeps its offsets, its
-producer's fields and its records' contents, and was sound before.
+`c/cleaned.c` decides which records of a v2 batch are kept. `_newest_records` knows which records are superseded,
+`_cleaned_transactions` which batches are aborted. Invariant: a rebuilt batch keeps its offsets, its producer's fields
+and its records' contents, and was sound before.
 """
 
 cimport cython
@@ -114,7 +114,7 @@ cdef extern from "cleaned.h" nogil:
 
 cdef int64_t INT32_LIMIT = 0x7fffffff
 
-cdef int[8] LIBRARY_LEVELS         # by codec: Kafka's default level, as the library knows it
+cdef int[8] LIBRARY_LEVELS         # by codec: Kafka's default level, as the library numbers it
 for _codec in (compression.LZ4, compression.ZSTD):
     LIBRARY_LEVELS[<int> _codec] = compression.library_level(_codec, None)
 
@@ -123,21 +123,21 @@ cdef struct Reading:
     int error                      # errno of a read that failed
     uint8_t *buffer
     Py_ssize_t room
-    int64_t position               # of the piece in the buffer; of the end of the data where nothing is read
+    int64_t position               # of the piece in the buffer; of the end of the data if nothing is read
     int64_t end                    # nothing is read from here on,
-    int64_t enough                 # nor once there is so much output; 0: nothing is read
+    int64_t enough                 # nor once there is this much output; 0: nothing is read
 
 cdef enum:
-    MOST_OF_A_RECORD = 40              # bytes of a record besides its key and value, and without headers
+    MOST_OF_A_RECORD = 40              # bytes of a record without its key, value and headers
 
 
 class CleanedChunk(NamedTuple):
-    """What became of a chunk of batches.
+    """The result of filtering a chunk of batches.
 
-    `taken` bytes of it were whole batches; `output` is what they became, as whole batches, and is valid until the next
-    call: it may be a part of what was given. `changed` says whether it differs from what was taken. `max_offset` is that
-    of the output as Kafka counts it (SEMANTICS 7.23): of a batch that was rebuilt its last kept record's, of any other
-    its last offset; -1 where there is no output.
+    `taken` bytes of it were whole batches. `output` is the whole batches that they became; it is valid until the next
+    call, and may be a part of the input. `changed` says whether it differs from the input. `max_offset` is the greatest
+    offset of the output as Kafka counts it (SEMANTICS 7.23): of a rebuilt batch its last kept record's, of any other
+    its last offset; -1 without output.
     """
 
     taken: int
@@ -148,7 +148,7 @@ class CleanedChunk(NamedTuple):
 
 @cython.final
 cdef class _Output:
-    """Memory for the batches of one call; used again when no view of it is alive."""
+    """Memory for the batches of one call; reused when no view of it is alive."""
 
     cdef ks_pile pile
     cdef Py_ssize_t exports
@@ -169,9 +169,9 @@ cdef class _Output:
 cdef class BatchFilter:
     """The second pass of a cleaning (SEMANTICS 7.16 to 7.22): batches in, cleaned batches out.
 
-    `newest` has seen the whole dirty part, `transactions` is new for this pass, and batches come in offset order from the
-    beginning of the log. `first_uncleanable_offset` is where the round ends: the batch before it stays, emptied if need
-    be. After an error the object is of no further use. Not thread-safe: a second call at the same time is a `ValueError`.
+    `newest` has seen the whole dirty part, `transactions` is new for this pass, and batches come in offset order from
+    the start of the log. `first_uncleanable_offset` is where the round ends: the batch before it is kept, emptied if
+    necessary. After an error the object is unusable. Not thread-safe: a second call at the same time is a `ValueError`.
     """
 
     cdef ks_cleaner _c
@@ -192,7 +192,7 @@ cdef class BatchFilter:
         c.transactions = &transactions._state
         c.unpack = ks_unpack
         c.now = now_ms
-        # Kafka's sum wraps, and no horizon is set then.
+        # Kafka's sum wraps around, and then no horizon is set.
         c.new_horizon = -1
         if delete_retention_ms <= INT64_MAX - max(now_ms, 0):
             c.new_horizon = max(now_ms + delete_retention_ms, -1)
@@ -206,51 +206,51 @@ cdef class BatchFilter:
 
     @property
     def batches_read(self) -> int:
-        """Batches that came in."""
+        """Batches read."""
         return self._c.batches_read
 
     @property
     def batches_kept(self) -> int:
-        """Batches that stayed byte for byte."""
+        """Batches kept byte for byte."""
         return self._c.batches_kept
 
     @property
     def batches_rebuilt(self) -> int:
-        """Batches that were written anew with the records that stay."""
+        """Batches rebuilt with the records that are kept."""
         return self._c.batches_rebuilt
 
     @property
     def batches_emptied(self) -> int:
-        """Batches of which only the header stays."""
+        """Batches of which only the header is kept."""
         return self._c.batches_emptied
 
     @property
     def records_read(self) -> int:
-        """Records of the batches that came in, as their headers declare them."""
+        """Records of the batches read, as their headers declare them."""
         return self._c.records_read
 
     @property
     def records_kept(self) -> int:
-        """Records that stay."""
+        """Records kept."""
         return self._c.records_kept
 
     @property
     def keyless_dropped(self) -> int:
-        """Records that go because they have no key, with those that the first pass met."""
+        """Records dropped because they have no key, including those that the first pass found."""
         return self._c.keyless_dropped + self._newest.state.keyless
 
     @property
     def tombstones_kept(self) -> int:
-        """Records without a value that stay."""
+        """Records without a value that are kept."""
         return self._c.tombstones_kept
 
     @property
     def tombstones_removed(self) -> int:
-        """The newest records of their keys that go because they have no value and their time is over."""
+        """Tombstones dropped because their retention is over, although they were their keys' newest records."""
         return self._c.tombstones_removed
 
     def set_last_records(self, last: Mapping[int, tuple[int, int]]) -> None:
-        """Take the active producers' last records, once for each group: producer id to (last data offset or -1, epoch)."""
+        """Set the active producers' last records, for each group: producer id to (last data offset or -1, epoch)."""
         cdef ks_last_record *records
         cdef size_t i = 0
         cdef list ordered = sorted(last.items())
@@ -274,13 +274,13 @@ cdef class BatchFilter:
 
     def clean(self, data not None: ReadableBuffer, *, bint scanned, path: str, int64_t position,
               bint keeps_old_tombstones) -> CleanedChunk:
-        """Filter the whole batches at the start of `data`, which begins at `position` of the file `path`.
+        """Filter the whole batches at the start of `data`, which is at `position` of the file `path`.
 
-        `scanned` says that the first pass has seen these batches: they go on at the next ordinal. `keeps_old_tombstones`
-        says whether tombstones of formats 0 and 1 stay (SEMANTICS 7.19). Raises `CorruptRecordError`, which names
-        `kstore repair`, for bytes that are no batches and for a damaged batch that would not stay as it is;
-        `RecordTooLargeError` for one that would have more than 2^31 - 1 bytes; `ValueError` for batches that the first
-        pass should have seen and has not. The GIL is released.
+        `scanned` says that the first pass has seen these batches; they start at the next ordinal.
+        `keeps_old_tombstones` says whether tombstones of formats 0 and 1 are kept (SEMANTICS 7.19). Raises
+        `CorruptRecordError`, which names `kstore repair`, for bytes that are no batches and for a damaged batch that
+        would not be kept as it is; `RecordTooLargeError` for a batch that would have more than 2^31 - 1 bytes;
+        `ValueError` for batches that the first pass should have seen and has not. The GIL is released.
         """
         cdef Buffer held = Buffer(data)
         cdef Reading r
@@ -291,11 +291,11 @@ cdef class BatchFilter:
 
     def clean_file(self, int fd, int64_t position, int64_t end, buffer not None: ReadableBuffer, *,
                    int64_t enough_bytes, bint scanned, path: str, bint keeps_old_tombstones) -> CleanedChunk:
-        """Filter the batches of `[position, end)` of a file, which is read piece by piece into `buffer`, as `clean`.
+        """Filter the batches of `[position, end)` of a file as `clean` does, reading them in pieces into `buffer`.
 
-        A piece is as many whole batches as the buffer has room for. It stops with the piece that brings the output to
-        `enough_bytes`, with one that stays as it is while there is no other output, and before a batch for which the
-        buffer has no room or that the file ends in. Raises as `clean`, and `StorageError`.
+        A piece is as many whole batches as fit into the buffer. The call stops after the piece that brings the output
+        to `enough_bytes`, after one that is kept as it is while there is no other output, and before a batch that does
+        not fit into the buffer or that the end of the file cuts. Raises as `clean` does, and `StorageError`.
         """
         cdef Reading r
         cdef Py_buffer view
@@ -315,11 +315,10 @@ cdef class BatchFilter:
             PyBuffer_Release(&view)
 
     def drop(self, *, int64_t records, int64_t batches, int64_t last_offset) -> bool:
-        """Leave out the next whole batches unread, where each of their records is superseded; whether that was done.
+        """Drop the next whole batches unread if each of their records is superseded. Return whether it was done.
 
-        The first pass has seen these batches, up to the one that ends with `last_offset`, and none was special to it. A
-        batch that would stay without its records, as the last one of a producer, is not left out so: then `clean` takes
-        them all.
+        The first pass has seen these batches, up to the one that ends with `last_offset`, and none was special to it.
+        If one must be kept without its records, as the last one of a producer, none is dropped: `clean` takes them all.
         """
         self._enter()
         try:
@@ -345,7 +344,7 @@ cdef class BatchFilter:
 
     cdef object _clean(self, data, const uint8_t *p, Py_ssize_t n, Reading *r, int64_t position, bint scanned,
                        object path, bint keeps_old_tombstones):
-        """Clean the `n` bytes at `p`, which are the first of `data`, and what is read into it then."""
+        """Clean the `n` bytes at `p`, which are the first of `data`, and those read into it after that."""
         cdef ks_cleaner *c = &self._c
         self._enter()
         try:
@@ -376,7 +375,7 @@ cdef class BatchFilter:
             self._busy = False
 
     cdef int _clean_pieces(self, Reading *r, object path, bint keeps_old_tombstones) except -1:
-        """Clean and read until there is enough, or the data ends; what C leaves to Python is done here."""
+        """Clean and read until there is enough, or the data ends; do what C leaves to Python."""
         cdef ks_cleaner *c = &self._c
         cdef bytes section = None
         cdef int64_t at
@@ -403,7 +402,7 @@ cdef class BatchFilter:
                 _fail(step, c, path, at)
 
     cdef object _chunk(self, data, const uint8_t *p, int64_t taken):
-        """What the call gives: a part of `data`, which begins at `p`, where the output is one, else the output."""
+        """Return the call's result: a part of `data`, which starts at `p`, if the output is one, else the output."""
         cdef ks_cleaner *c = &self._c
         cdef object output
         if c.out.used == 0 and c.run != NULL:
@@ -417,7 +416,7 @@ cdef class BatchFilter:
         return CleanedChunk(taken, output, c.changed != 0, c.max_offset)
 
     cdef int _pack(self, int codec) except -1:
-        """Compress the records of the rebuilt batch, at the codec's default level, and put the batch into the output."""
+        """Compress the records of the rebuilt batch, at the codec's default level, and add the batch to the output."""
         cdef ks_cleaner *c = &self._c
         cdef int step
         cdef bytes payload
@@ -487,7 +486,7 @@ cdef class BatchFilter:
         return self._put_converted(batch, kept, c.new_horizon if no_value else -1, path, position)
 
     cdef int _put_converted(self, object batch, list kept, int64_t horizon, object path, int64_t position) except -1:
-        """Write the records as a batch of format 2; a header alone where none is kept."""
+        """Write the records as a batch of format 2, or only its header if none is kept."""
         cdef ks_cleaner *c = &self._c
         cdef ks_pile *pile = &c.rebuilt
         cdef BatchHead head
@@ -558,7 +557,7 @@ cdef class BatchFilter:
 
 
 cdef int _go_on(ks_cleaner *c, Reading *r) noexcept nogil:
-    """Clean the rest of the piece, and read and clean the next ones, until there is enough or something needs Python."""
+    """Clean the rest of the piece, and read and clean the next ones, until there is enough or Python is needed."""
     cdef Py_ssize_t got
     cdef int step
     while True:
@@ -585,7 +584,7 @@ cdef int _go_on(ks_cleaner *c, Reading *r) noexcept nogil:
 
 
 cdef int _pack_natively(ks_cleaner *c, int codec) noexcept nogil:
-    """Compress the records of the rebuilt batch where they will be; KS_CLEAN_TO_PACK where a package has to."""
+    """Compress the rebuilt batch's records in their final place; KS_CLEAN_TO_PACK if a Python package has to do it."""
     cdef size_t n = c.rebuilt.used - RECORDS_AT, bound = ks_compress_bound(codec, n)
     cdef int64_t made
     if bound == 0:
@@ -597,12 +596,12 @@ cdef int _pack_natively(ks_cleaner *c, int codec) noexcept nogil:
 
 
 cdef int64_t _position(const ks_cleaner *c, const Reading *r) noexcept:
-    """That of the batch at `c.p` in the file."""
+    """Return the position in the file of the batch at `c.p`."""
     return r.position + (c.p - (c.begin if r.enough else c.end))
 
 
 cdef int _fail(int step, const ks_cleaner *c, object path, int64_t position) except -1:
-    """Raise what is wrong with the batch at `c.p`."""
+    """Raise the error for the batch at `c.p`."""
     cdef const uint8_t *p = c.p
     if step == KS_CLEAN_OUT_OF_MEMORY:
         raise MemoryError

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the first pass of compaction learned, for the second one: bits by ordinal, and the offset map."""
+"""The result of compaction's first pass, for the second one: bits by ordinal, and the offset map."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -29,7 +29,7 @@ cdef extern from "keymap.h" nogil:
 cdef extern from "bits.h" nogil:
     ctypedef struct ks_bits:
         pass
-    # Whether the bit is set; how many of [first, first + n) are, not counting those of `without`, which may be NULL.
+    # Whether the bit is set; how many of [first, first + n) are set, without those set in `without`, which may be NULL.
     bint ks_bits_has(const ks_bits *b, int64_t i) noexcept
     int64_t ks_bits_count(const ks_bits *b, const ks_bits *without, int64_t first, int64_t n) noexcept
 
@@ -37,10 +37,10 @@ cdef extern from "newest.h" nogil:
     ctypedef struct ks_newest:
         ks_keymap map
         ks_bits superseded         # by ordinal
-        ks_bits tombstones         # by ordinal: the value is null, whether superseded or not
+        ks_bits tombstones         # by ordinal: the value is null, superseded or not
         int64_t capacity
         int64_t records
-        int64_t keyless            # records without a key that are superseded, of the dirty part
+        int64_t keyless            # superseded records without a key, of the dirty part
         int64_t first_dirty
         int64_t latest
         int full
@@ -50,13 +50,13 @@ cdef extern from "newest.h" nogil:
 
 cdef class NewestRecords:
     cdef ks_newest state
-    cdef uint8_t *_room            # where compressed batches are decompressed
+    cdef uint8_t *_room            # for decompressed batches
     cdef size_t _room_bytes
     cdef int64_t _next_base
     cdef readonly int64_t batches, special_batches
     cdef bint _busy, _failed
 
-    # Hold the object for a use without the GIL, and let it go; a second use at the same time is a ValueError.
+    # Reserve the object for use without the GIL, and release it; a second use at the same time is a ValueError.
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef int _begin(self) except -1

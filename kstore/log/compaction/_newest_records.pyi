@@ -1,4 +1,4 @@
-"""The first pass of a cleaning: the offset map, and which of the dirty records a later one supersedes."""
+"""The first pass of a cleaning: the offset map, and which dirty records are superseded by a later one."""
 
 from typing import final
 
@@ -8,14 +8,14 @@ from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 
 @final
 class NewestRecords:
-    """What the first pass learns of the dirty records: which are superseded by a later record of the same key.
+    """The result of the first pass: which dirty records are superseded by a later record of the same key.
 
-    A record is superseded if it lies in [`first_dirty_offset`, `latest_offset`] and has no key, or a later one there has its
-    key (SEMANTICS 7.11, 7.12); of records before that `has` says so. Each record of each scanned batch has an ordinal, from 0 in
-    the order of the file. `batches` counts the batches that were taken, `special_batches` those of them that the second
-    pass has to look at, whichever records are superseded: of transactions, of control records and of formats 0 and 1.
-    `capacity` is a number of keys; memory grows with the keys. After an error the object is of no further use. Not
-    thread-safe: a second call at the same time is a `ValueError`.
+    A record is superseded if it lies in [`first_dirty_offset`, `latest_offset`] and has no key, or a later one there
+    has its key (SEMANTICS 7.11, 7.12); for records before that, see `has`. Each record of each scanned batch has an
+    ordinal, from 0 in the order of the file. `batches` counts the batches taken, `special_batches` those that the
+    second pass must read in any case: of transactions, of control records and of formats 0 and 1. `capacity` is a
+    number of keys; memory grows with the keys. After an error the object is unusable. Not thread-safe: a second call at
+    the same time is a `ValueError`.
     """
     @property
     def batches(self) -> int: ...
@@ -29,25 +29,25 @@ class NewestRecords:
         """The number of keys at which the map is full."""
     @property
     def first_dirty_offset(self) -> int:
-        """Where the dirty part begins: records below it are looked up by key."""
+        """The first offset of the dirty part: records below it are looked up by key."""
     @property
     def latest_offset(self) -> int:
-        """The last offset that the pass covers; -1 before anything. The next first dirty offset is the one behind it."""
+        """The last offset that the pass covers; -1 at first. The next first dirty offset is one past it."""
     @property
     def is_full(self) -> bool:
-        """Whether the pass ended before the data did: no room for another key, or for another record."""
+        """Whether the pass ended before the data did, for lack of space for another key or record."""
     @property
     def keys(self) -> int:
         """Distinct keys in the map."""
     @property
     def records(self) -> int:
-        """Records that have an ordinal: the next ordinal."""
+        """Number of records that have an ordinal: the next ordinal."""
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch that was taken, or behind the segment that was ended."""
+        """One past the last offset of the last batch taken, or of the last segment that was ended."""
     @property
     def memory_bytes(self) -> int:
-        """Memory of the map and of the bits by ordinal."""
+        """Bytes of memory of the map and of the bits by ordinal."""
     def add(
         self,
         data: ReadableBuffer,
@@ -57,12 +57,12 @@ class NewestRecords:
         position: int,
         max_decompressed_bytes: int | None = None,
     ) -> int:
-        """Take the whole batches at the start of `data`, in offset order; how many bytes were taken.
+        """Take the whole batches at the start of `data`, in offset order. Return how many bytes were taken.
 
-        A batch that is cut off by the end is left. When the map is full it stops, behind the batch in which that happened:
-        this batch has ordinals as any other. More than 2^32 - 1 records count as a full map too; then the batch that has
-        the next one is left. `data` is at `position` of the file `path`. Raises `CorruptRecordError`, for a wrong CRC too,
-        which names `kstore repair`. The GIL is released.
+        A batch that the end of `data` cuts is left. When the map is full, the call stops after the batch in which that
+        happened; this batch has ordinals like any other. More than 2^32 - 1 records count as a full map, too; then the
+        batch with the next one is left. `data` is at `position` of the file `path`. Raises `CorruptRecordError`, which
+        names `kstore repair`, also for a wrong CRC. The GIL is released.
         """
     def scan(
         self,
@@ -75,25 +75,25 @@ class NewestRecords:
         path: str,
         max_decompressed_bytes: int | None = None,
     ) -> tuple[int, bytes]:
-        """Read the batches of `[position, end)` of a file, piece by piece, and take them; (where it stopped, the pieces).
+        """Read and take the batches of `[position, end)` of a file by pieces. Return (where it stopped, the pieces).
 
-        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the batch with which
-        the map is full, and before a batch for which the buffer has no room or that goes beyond `end` or the file. The
-        pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes them. Raises as `add`, and
+        A piece is as many whole batches as fit into `buffer`, which is overwritten. The call stops after the batch that
+        fills the map, and before a batch that does not fit into the buffer or goes beyond `end` or the file. The pieces
+        are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes them. Raises as `add` does, and
         `StorageError`. The GIL is released.
         """
     def end_segment(self, next_base: int) -> None:
-        """Note that a segment was scanned to its end, and the next one begins at `next_base`; nothing if the map is full."""
+        """Note that a segment was scanned to its end, and the next starts at `next_base`, unless the map is full."""
     def has(self, key: ReadableBuffer) -> bool:
-        """Whether a key has a record that supersedes all those below the first dirty offset."""
+        """Return whether a key has a record that supersedes all those below the first dirty offset."""
     def is_superseded(self, ordinal: int) -> bool:
-        """Whether a scanned record is superseded."""
+        """Return whether a scanned record is superseded."""
     def is_tombstone(self, ordinal: int) -> bool:
-        """Whether a scanned record has no value; not known of control records and of aborted ones."""
+        """Return whether a scanned record has no value; unknown for control records and aborted ones."""
     def count_superseded(self, first: int, count: int) -> int:
-        """How many of the `count` records from the ordinal `first` on are superseded."""
+        """Return how many of the `count` records from the ordinal `first` on are superseded."""
     def count_tombstones(self, first: int, count: int) -> int:
-        """How many of the `count` records from the ordinal `first` on have no value and are not superseded."""
+        """Return how many of the `count` records from the ordinal `first` on have no value and are not superseded."""
 
 @final
 class OffsetMap:
@@ -104,22 +104,22 @@ class OffsetMap:
     def __init__(self, capacity: int, *, _hash_bits: int = ...) -> None: ...
     @property
     def memory_bytes(self) -> int:
-        """Memory of the entries and of the room between them."""
+        """Bytes of memory of the entries and of the space between them."""
     def __len__(self) -> int: ...
     def put(self, key: ReadableBuffer, ordinal: int) -> int | None:
-        """Give a key an ordinal; the one that it had, or None. A `ValueError` when the map is full, for known keys too."""
+        """Set a key's ordinal. Return the old, or None. Raises `ValueError` if the map is full, even for a known key."""
     def put_many(self, keys: ReadableBuffer, key_bytes: int, first_ordinal: int) -> int:
-        """Put keys of `key_bytes` bytes each, one after the other in `keys`, with rising ordinals; how many were put.
+        """Put the keys in `keys`, of `key_bytes` bytes each, with rising ordinals. Return how many were put.
 
-        It stops where the map is full. The GIL is released.
+        Stops when the map is full. The GIL is released.
         """
     def get(self, key: ReadableBuffer) -> int | None:
-        """The ordinal of a key, or None."""
+        """Return the ordinal of a key, or None."""
     def clear(self) -> None:
-        """Forget all keys, and give their memory back."""
+        """Forget all keys, and free their memory."""
 
 def _siphash(data: bytes, secret: bytes, rounds: int, last_rounds: int) -> bytes:
-    """The hash alone, for tests: 16 bytes."""
+    """Return the hash alone, 16 bytes, for tests."""
 
 def _hash_keys(keys: list[bytes], secret: bytes, *, by_aes: bool) -> list[bytes] | None:
-    """The hashes of keys that are put at once, for tests: 12 bytes of each; None where AES is asked for and not there."""
+    """Return the hashes of keys that are put together, 12 bytes each, for tests; None if AES is wanted and missing."""

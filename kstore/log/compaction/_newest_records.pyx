@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The first pass of a cleaning: the offset map, and which of the dirty records a later one supersedes.
+"""The first pass of a cleaning: the offset map, and which dirty records are superseded by a later one.
 
-Batches are walked without the GIL. Invariant: a key counts only if the batch that it is from is sound, since a record
-that supersedes others takes their place.
+Batches are walked without the GIL. Invariant: a key counts only if its batch is sound, since a record that supersedes
+others replaces them.
 """
 
 cimport cython
@@ -85,7 +85,7 @@ cdef struct Walk:
     int64_t limit                  # of a decompressed batch
     int fault
 
-cdef struct Piece:                 # as scanned.Piece, with the end of it in place of its size
+cdef struct Piece:                 # as scanned_segments.Piece, with its end in place of its size
     int64_t end
     int64_t records
     int64_t batches
@@ -94,7 +94,7 @@ cdef struct Piece:                 # as scanned.Piece, with the end of it in pla
 
 cdef struct Reading:
     int fd
-    int error                      # errno of a read that failed
+    int error                      # errno of a failed read
     uint8_t *buffer
     Py_ssize_t room
     int64_t position               # of the buffer's first byte
@@ -110,14 +110,14 @@ cdef struct Reading:
 
 @cython.final
 cdef class NewestRecords:
-    """What the first pass learns of the dirty records: which are superseded by a later record of the same key.
+    """The result of the first pass: which dirty records are superseded by a later record of the same key.
 
-    A record is superseded if it lies in [`first_dirty_offset`, `latest_offset`] and has no key, or a later one there has its
-    key (SEMANTICS 7.11, 7.12); of records before that `has` says so. Each record of each scanned batch has an ordinal, from 0 in
-    the order of the file. `batches` counts the batches that were taken, `special_batches` those of them that the second
-    pass has to look at, whichever records are superseded: of transactions, of control records and of formats 0 and 1.
-    `capacity` is a number of keys; memory grows with the keys. After an error the object is of no further use. Not
-    thread-safe: a second call at the same time is a `ValueError`.
+    A record is superseded if it lies in [`first_dirty_offset`, `latest_offset`] and has no key, or a later one there
+    has its key (SEMANTICS 7.11, 7.12); for records before that, see `has`. Each record of each scanned batch has an
+    ordinal, from 0 in the order of the file. `batches` counts the batches taken, `special_batches` those that the
+    second pass must read in any case: of transactions, of control records and of formats 0 and 1. `capacity` is a
+    number of keys; memory grows with the keys. After an error the object is unusable. Not thread-safe: a second call at
+    the same time is a `ValueError`.
     """
 
     def __init__(self, int64_t capacity, int64_t first_dirty_offset, *, int _hash_bits=MOST_HASH_BITS,
@@ -142,17 +142,17 @@ cdef class NewestRecords:
 
     @property
     def first_dirty_offset(self) -> int:
-        """Where the dirty part begins: records below it are looked up by key."""
+        """The first offset of the dirty part: records below it are looked up by key."""
         return self.state.first_dirty
 
     @property
     def latest_offset(self) -> int:
-        """The last offset that the pass covers; -1 before anything. The next first dirty offset is the one behind it."""
+        """The last offset that the pass covers; -1 at first. The next first dirty offset is one past it."""
         return self.state.latest
 
     @property
     def is_full(self) -> bool:
-        """Whether the pass ended before the data did: no room for another key, or for another record."""
+        """Whether the pass ended before the data did, for lack of space for another key or record."""
         return self.state.full != 0
 
     @property
@@ -162,28 +162,28 @@ cdef class NewestRecords:
 
     @property
     def records(self) -> int:
-        """Records that have an ordinal: the next ordinal."""
+        """Number of records that have an ordinal: the next ordinal."""
         return self.state.records
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch that was taken, or behind the segment that was ended."""
+        """One past the last offset of the last batch taken, or of the last segment that was ended."""
         return self._next_base
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the map and of the bits by ordinal."""
+        """Bytes of memory of the map and of the bits by ordinal."""
         return (ks_keymap_memory(&self.state.map) + ks_bits_memory(&self.state.superseded)
                 + ks_bits_memory(&self.state.tombstones))
 
     def add(self, data not None: ReadableBuffer, CleanedTransactions transactions not None, *, path: str,
             int64_t position, max_decompressed_bytes: int | None = None) -> int:
-        """Take the whole batches at the start of `data`, in offset order; how many bytes were taken.
+        """Take the whole batches at the start of `data`, in offset order. Return how many bytes were taken.
 
-        A batch that is cut off by the end is left. When the map is full it stops, behind the batch in which that happened:
-        this batch has ordinals as any other. More than 2^32 - 1 records count as a full map too; then the batch that has
-        the next one is left. `data` is at `position` of the file `path`. Raises `CorruptRecordError`, for a wrong CRC too,
-        which names `kstore repair`. The GIL is released.
+        A batch that the end of `data` cuts is left. When the map is full, the call stops after the batch in which that
+        happened; this batch has ordinals like any other. More than 2^32 - 1 records count as a full map, too; then the
+        batch with the next one is left. `data` is at `position` of the file `path`. Raises `CorruptRecordError`, which
+        names `kstore repair`, also for a wrong CRC. The GIL is released.
         """
         cdef Buffer held = Buffer(data)
         cdef Walk w
@@ -204,11 +204,11 @@ cdef class NewestRecords:
     def scan(self, int fd, int64_t position, int64_t end, buffer not None: ReadableBuffer,
              CleanedTransactions transactions not None, *, path: str,
              max_decompressed_bytes: int | None = None) -> tuple[int, bytes]:
-        """Read the batches of `[position, end)` of a file, piece by piece, and take them; (where it stopped, the pieces).
+        """Read and take the batches of `[position, end)` of a file by pieces. Return (where it stopped, the pieces).
 
-        A piece is as many whole batches as `buffer`, which is overwritten, has room for. It stops behind the batch with which
-        the map is full, and before a batch for which the buffer has no room or that goes beyond `end` or the file. The
-        pieces are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes them. Raises as `add`, and
+        A piece is as many whole batches as fit into `buffer`, which is overwritten. The call stops after the batch that
+        fills the map, and before a batch that does not fit into the buffer or goes beyond `end` or the file. The pieces
+        are `Piece`s of five 64-bit integers each, as `ScannedPart.extend` takes them. Raises as `add` does, and
         `StorageError`. The GIL is released.
         """
         cdef Reading r
@@ -245,7 +245,7 @@ cdef class NewestRecords:
             PyBuffer_Release(&view)
 
     def end_segment(self, int64_t next_base) -> None:
-        """Note that a segment was scanned to its end, and the next one begins at `next_base`; nothing if the map is full."""
+        """Note that a segment was scanned to its end, and the next starts at `next_base`, unless the map is full."""
         self.enter()
         if not self.state.full:
             self.state.latest = next_base - 1
@@ -253,7 +253,7 @@ cdef class NewestRecords:
         self.leave()
 
     def has(self, key not None: ReadableBuffer) -> bool:
-        """Whether a key has a record that supersedes all those below the first dirty offset."""
+        """Return whether a key has a record that supersedes all those below the first dirty offset."""
         cdef Buffer held = Buffer(key)
         self.enter()
         found = ks_newest_has(&self.state, held.p, <size_t> held.size)
@@ -261,21 +261,21 @@ cdef class NewestRecords:
         return found
 
     def is_superseded(self, int64_t ordinal) -> bool:
-        """Whether a scanned record is superseded."""
+        """Return whether a scanned record is superseded."""
         return self.count_superseded(ordinal, 1) == 1
 
     def is_tombstone(self, int64_t ordinal) -> bool:
-        """Whether a scanned record has no value; not known of control records and of aborted ones."""
+        """Return whether a scanned record has no value; unknown for control records and aborted ones."""
         _check_ordinals(self, ordinal, 1)
         return ks_bits_has(&self.state.tombstones, ordinal)
 
     def count_superseded(self, int64_t first, int64_t count) -> int:
-        """How many of the `count` records from the ordinal `first` on are superseded."""
+        """Return how many of the `count` records from the ordinal `first` on are superseded."""
         _check_ordinals(self, first, count)
         return ks_bits_count(&self.state.superseded, NULL, first, count)
 
     def count_tombstones(self, int64_t first, int64_t count) -> int:
-        """How many of the `count` records from the ordinal `first` on have no value and are not superseded."""
+        """Return how many of the `count` records from the ordinal `first` on have no value and are not superseded."""
         _check_ordinals(self, first, count)
         return ks_bits_count(&self.state.tombstones, &self.state.superseded, first, count)
 
@@ -286,7 +286,7 @@ cdef class NewestRecords:
         return 0
 
     cdef int _begin(self) except -1:
-        """Begin to take batches: until they are taken the pass has failed."""
+        """Start to take batches. Until they are taken, the pass counts as failed."""
         self.enter()
         if self._failed:
             self.leave()
@@ -307,7 +307,7 @@ cdef int _check_ordinals(NewestRecords newest, int64_t first, int64_t count) exc
 
 
 cdef ks_step _read_on(NewestRecords newest, Reading *r, CleanedTransactions transactions) noexcept nogil:
-    """Take the rest of the piece, note it, and read the next ones, until the end or something needs Python."""
+    """Take the rest of the piece, note it, and read the next ones, until the end or until Python is needed."""
     cdef ks_newest *s = &newest.state
     cdef ks_step step
     cdef int64_t taken
@@ -335,7 +335,7 @@ cdef ks_step _read_on(NewestRecords newest, Reading *r, CleanedTransactions tran
 
 
 cdef int _note(NewestRecords newest, Reading *r) noexcept nogil:
-    """Add what was taken up to `position` to the pieces; -1 without memory."""
+    """Add the batches taken up to `position` to the pieces. Return -1 if out of memory."""
     cdef Piece *grown
     if r.count == r.capacity:
         grown = <Piece *> PyMem_RawRealloc(r.pieces, (2 * r.capacity + 8) * sizeof(Piece))
@@ -365,7 +365,7 @@ cdef int _walk_all(NewestRecords newest, Walk *w, const uint8_t *begin, CleanedT
 
 cdef int _walk_on(NewestRecords newest, Walk *w, ks_step step, const uint8_t *begin, CleanedTransactions transactions,
                   object path, int64_t position) except -1:
-    """Take the batch at which the walk has stopped with this step, or raise what is wrong with it."""
+    """Take the batch at which the walk has stopped with `step`, or raise the error for it."""
     cdef int64_t at = position + (w.p - begin)
     if step == KS_CLEAN_LEGACY:
         step = _take_legacy(newest, w, transactions, path, at)
@@ -380,13 +380,13 @@ cdef int _walk_on(NewestRecords newest, Walk *w, ks_step step, const uint8_t *be
 
 
 cdef ks_step _walk(NewestRecords newest, Walk *w, CleanedTransactions transactions) noexcept nogil:
-    """Take batches until the whole ones are used up, or something needs Python; `w.p` is at the batch in question."""
+    """Take batches until the whole ones are used up or Python is needed; `w.p` is then at the batch in question."""
     cdef ks_step step = _walk_batches(newest, w, transactions)
     return KS_CLEAN_OUT_OF_MEMORY if ks_newest_settle(&newest.state) else step
 
 
 cdef ks_step _walk_batches(NewestRecords newest, Walk *w, CleanedTransactions transactions) noexcept nogil:
-    """The same, where keys may still wait."""
+    """Do the work of `_walk`, except that keys may still wait to be put into the map."""
     cdef ks_newest *s = &newest.state
     cdef const uint8_t *p
     cdef int64_t left, size, base
@@ -457,7 +457,7 @@ cdef void _move_on(NewestRecords newest, Walk *w) noexcept nogil:
 
 
 cdef ks_step _take(NewestRecords newest, Walk *w, const uint8_t *p, const uint8_t *end, bint stays) noexcept nogil:
-    """Take the records [p, end) of the batch; `stays` says that they stay there while the walk goes on."""
+    """Take the records [p, end) of the batch; `stays` says that these bytes stay in place while the walk continues."""
     cdef int taken = ks_newest_take(&newest.state, w.p, p, end, stays, &w.fault)
     if taken == KS_TAKEN:
         _move_on(newest, w)
@@ -481,7 +481,7 @@ cdef ks_step _take_marker(NewestRecords newest, Walk *w, CleanedTransactions tra
 
 
 cdef ks_step _unpack(NewestRecords newest, Walk *w, int64_t size, int codec) noexcept nogil:
-    """Decompress the batch and take its records; KS_CLEAN_PACKED where the libraries have to."""
+    """Decompress the batch and take its records; KS_CLEAN_PACKED if a Python package has to do it."""
     cdef ks_output out
     cdef int64_t made
     out.p = newest._room
@@ -562,7 +562,7 @@ cdef inline int64_t _size_of(const uint8_t *p) noexcept nogil:
 
 
 cdef int _fail(ks_step step, const Walk *w, int64_t next_base, object path, int64_t position) except -1:
-    """Raise what is wrong with the batch at `w.p`."""
+    """Raise the error for the batch at `w.p`."""
     if step == KS_CLEAN_OUT_OF_MEMORY:
         raise MemoryError
     raise bad_batch(step, w.p, next_base, w.fault, path, position)
@@ -602,7 +602,7 @@ cdef class OffsetMap:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the entries and of the room between them."""
+        """Bytes of memory of the entries and of the space between them."""
         return ks_keymap_memory(&self._map)
 
     def __len__(self):
@@ -614,7 +614,7 @@ cdef class OffsetMap:
         return 0
 
     def put(self, key not None: ReadableBuffer, uint32_t ordinal) -> int | None:
-        """Give a key an ordinal; the one that it had, or None. A `ValueError` when the map is full, for known keys too."""
+        """Set a key's ordinal. Return the old, or None. Raises `ValueError` if the map is full, even for a known key."""
         cdef Buffer held = Buffer(key)
         cdef int64_t previous
         self._check_idle()
@@ -626,9 +626,9 @@ cdef class OffsetMap:
         return None if previous == KS_NEW_KEY else previous
 
     def put_many(self, keys not None: ReadableBuffer, Py_ssize_t key_bytes, uint32_t first_ordinal) -> int:
-        """Put keys of `key_bytes` bytes each, one after the other in `keys`, with rising ordinals; how many were put.
+        """Put the keys in `keys`, of `key_bytes` bytes each, with rising ordinals. Return how many were put.
 
-        It stops where the map is full. The GIL is released.
+        Stops when the map is full. The GIL is released.
         """
         cdef Buffer held = Buffer(keys)
         cdef Py_ssize_t done = 0, n, i, count
@@ -661,7 +661,7 @@ cdef class OffsetMap:
         return done
 
     def get(self, key not None: ReadableBuffer) -> int | None:
-        """The ordinal of a key, or None."""
+        """Return the ordinal of a key, or None."""
         cdef Buffer held = Buffer(key)
         cdef int64_t ordinal
         self._check_idle()
@@ -669,13 +669,13 @@ cdef class OffsetMap:
         return None if ordinal == KS_NEW_KEY else ordinal
 
     def clear(self) -> None:
-        """Forget all keys, and give their memory back."""
+        """Forget all keys, and free their memory."""
         self._check_idle()
         ks_keymap_clear(&self._map)
 
 
 def _siphash(bytes data not None, bytes secret not None, int rounds, int last_rounds) -> bytes:
-    """The hash alone, for tests: 16 bytes."""
+    """Return the hash alone, 16 bytes, for tests."""
     cdef uint64_t[2] key
     cdef uint64_t[2] out
     if len(secret) != SECRET_BYTES:
@@ -687,7 +687,7 @@ def _siphash(bytes data not None, bytes secret not None, int rounds, int last_ro
 
 
 def _hash_keys(list keys not None: list[bytes], bytes secret not None, *, bint by_aes) -> list[bytes] | None:
-    """The hashes of keys that are put at once, for tests: 12 bytes of each; None where AES is asked for and not there."""
+    """Return the hashes of keys that are put together, 12 bytes each, for tests; None if AES is wanted and missing."""
     cdef ks_secret s
     cdef const uint8_t *places[KS_AT_ONCE]
     cdef int32_t[KS_AT_ONCE] sizes

@@ -1,7 +1,7 @@
-"""The new segments that the batches of one group become, in files with the state `.cleaned`.
+"""Writes the batches of one group into new segments, in files with the state `.cleaned`.
 
-Batches are written by the appender, so that logs and indexes are byte for byte those of Kafka's cleaner (SEMANTICS 3.6,
-7.23). Invariant: before `finish` returns, all that is in the files is on the disk.
+The appender writes the batches, so logs and indexes are byte for byte those of Kafka's cleaner (SEMANTICS 3.6, 7.23).
+Invariant: before `finish` returns, the files are synced.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kstore.log.writing._appender import Appender, Code
 if TYPE_CHECKING:
     from kstore.log.writing.writer import Writer
 
-WRITE_BACK_BYTES = 1 << 20  # after so many bytes the system begins to write the file to the disk
+WRITE_BACK_BYTES = 1 << 20  # after this many bytes the system starts to write the file to the disk
 
 
 class CleanedSegments:
-    """Writes one group's new segments: one, unless its file or an index has no room for all. Not thread-safe."""
+    """Writes one group's new segments: one, unless its file or an index cannot hold all. Not thread-safe."""
 
     def __init__(self, writer: Writer, base_offset: int, now_ms: int) -> None:
         self.segments: list[Segment] = []
@@ -36,7 +36,7 @@ class CleanedSegments:
         self._now_ms = now_ms
         self._appender = Appender(lambda: now_ms)
         self._aborted: list[AbortedTxn] = []
-        self._unwritten = 0  # bytes since the last write-back began
+        self._unwritten = 0  # bytes since the last write-back started
         active_segment.configure(self._appender, self._config)
         try:
             self._begin(base_offset)
@@ -58,7 +58,7 @@ class CleanedSegments:
             self._begin_another(batches)
             if self._commit(batches):
                 return
-        at = 0  # an index that has no room for this piece alone
+        at = 0  # an index cannot hold even this piece alone
         while at < len(batches):
             size = header.size_of(batches[at:])
             batch = batches[at : at + size]
@@ -69,12 +69,12 @@ class CleanedSegments:
             at += size
 
     def _begin_another(self, batches: memoryview) -> None:
-        """Close the last segment, which has no room for these batches, and begin one with them."""
+        """Seal the last segment, in which these batches do not fit, and start one with them."""
         self._seal_last()
         self._begin(header.BASE_OFFSET.of(batches))
 
     def _commit(self, batches: memoryview) -> bool:
-        """Append all of the batches to the last segment; False where it has no room."""
+        """Append all of the batches to the last segment. Return False if they do not fit."""
         if self._appender.size + len(batches) > INT_MAX:
             return False
         code, taken = self._appender.commit(batches, 0, True, True)
@@ -88,11 +88,11 @@ class CleanedSegments:
         return True
 
     def add_aborted(self, transactions: list[AbortedTxn]) -> None:
-        """Give the last segment these entries of its transaction index."""
+        """Add entries to the last segment's transaction index."""
         self._aborted += transactions
 
     def finish(self, modified_ns: int) -> list[Segment]:
-        """Seal the last segment, give all files this time of modification (SEMANTICS 7.24), put them on the disk."""
+        """Seal the last segment, set the modification time of all files (SEMANTICS 7.24), and sync them."""
         self._seal_last()
         for segment in self.segments:
             for kind in names.SEGMENT_KINDS:
@@ -107,7 +107,7 @@ class CleanedSegments:
         return self.segments
 
     def discard(self) -> None:
-        """Remove the files; of a log that was closed meanwhile they may be those of another one by now, and stay."""
+        """Remove the files, unless the log was closed: then they may belong to another opening of it by now."""
         self._appender.detach()
         for segment in self.segments:
             segment.pinned = False
@@ -143,7 +143,7 @@ class CleanedSegments:
 
 
 def remove_cleaned(directory: str, base_offset: int) -> None:
-    """Remove the `.cleaned` files of one base offset, those that are there."""
+    """Remove the `.cleaned` files of one base offset, if there are any."""
     for kind in names.SEGMENT_KINDS:
         fs.unlink(_cleaned(directory, base_offset, kind))
 

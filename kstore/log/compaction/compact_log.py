@@ -1,6 +1,6 @@
-"""`Log.compact`: a log is cleaned because its user says so, round after round, whatever its dirty ratio and lags.
+"""`Log.compact`: cleans a log on request, round after round, whatever its dirty ratio and lags.
 
-Works on a log's `Writer`, and for a trial on any view. Which logs a store cleans by itself is `store.cleaner`'s.
+Works on a log's `Writer`, or for a dry run on any view. `store.cleaner` selects the logs that a store cleans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-# A trial reads the log as it is, so it does not go on where a full map ends a round: its map has room for all keys.
+# A dry run leaves the log as it is, so it cannot continue after a round that a full map ended: its map holds all keys.
 TRIAL_KEYS = (1 << 32) - 1
 
 
@@ -37,8 +37,8 @@ def compact(
 ) -> CompactionStats:
     """Clean everything that is cleanable, in as many rounds as the offset map needs.
 
-    Waits for a cleaning that runs, and for pauses; begins a round anew that a truncation or deletion aborts. Raises
-    `PolicyViolationError` where the policy has not `compact`, and what `passes.compact` raises.
+    Waits for a running cleaning, and for pauses; repeats a round that a truncation or deletion aborts. Raises
+    `PolicyViolationError` if the policy lacks `compact`, and what `passes.compact` raises.
     """
     total: CompactionStats | None = None
     while True:
@@ -63,7 +63,7 @@ def try_compact(
     limits: CleanerLimits = DEFAULT_LIMITS,
     progress: Progress | None = None,
 ) -> CompactionStats:
-    """Say what `compact` would do now; writes nothing. Its offset map grows with the keys and is never full."""
+    """Return what `compact` would do now; writes nothing. Its offset map grows with the keys and is never full."""
     refuse_policy(config)
     limits = limits._replace(map_keys=TRIAL_KEYS)
     return steadily(_try, view, config, now_ms, limits, progress, view=view)
@@ -80,14 +80,14 @@ def _try(
 
 
 def refuse_policy(config: LogConfig) -> None:
-    """Raise `PolicyViolationError` where the policy has not `compact`."""
+    """Raise `PolicyViolationError` if the policy lacks `compact`."""
     if not config.compacts:
         policy = ",".join(config.cleanup_policy) or "empty"
         raise PolicyViolationError(f"cleanup.policy is {policy}; only a log whose policy has 'compact' is compacted")
 
 
 def _sum(total: CompactionStats, stats: CompactionStats) -> CompactionStats:
-    """What two rounds did together: the later one has read again what the earlier one has written."""
+    """Return the statistics of two rounds together; the later one has read again what the earlier one has written."""
     return replace(
         stats,
         first_dirty_offset_before=total.first_dirty_offset_before,

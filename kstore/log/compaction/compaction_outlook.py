@@ -1,7 +1,7 @@
-"""Why nothing of a log is cleaned, or what is cleaned next and when: in words, and as numbers.
+"""Explains why nothing of a log is cleaned, or what is cleaned next and when: in words, and as numbers.
 
-Explains what `dirtiness` has found. Invariant: the time that is told is that of the first pass that selects the log if
-nothing more is appended, and a search over the moments at which anything changes finds it.
+Based on the results of `dirtiness`. Invariant: the time is that of the first pass that selects the log if nothing more
+is appended; a search over the times at which anything changes finds it.
 """
 
 from __future__ import annotations
@@ -28,57 +28,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompactionOutlook:
-    """Why nothing of a log is cleaned, or what will be, and when."""
+    """Why nothing of a log is cleaned, or what will be, and when.
+
+    Immutable, so threads may share it.
+    """
 
     explanation: str
     """What is cleaned and what is not, and why, in words."""
 
     due_ms: int | None
-    """When the first pass of a cleaner selects the log if nothing more is appended, in milliseconds since the epoch;
-    None where none does. The time of the question where the next pass selects it.
+    """When a cleaner's pass first selects the log if nothing more is appended, in milliseconds since the epoch; None if
+    none does. If the next pass selects it, the time of the question.
     """
 
     first_dirty_offset: int
     """Everything below it has been cleaned."""
 
     first_uncleanable_offset: int
-    """Nothing from it on is cleaned now."""
+    """Nothing at or above it is cleaned now."""
 
     clean_bytes: int
-    """Bytes of the segments that begin below the first dirty offset."""
+    """Bytes of the segments that start below the first dirty offset."""
 
     cleanable_bytes: int
     """Bytes of the segments that are dirty and may be cleaned now."""
 
     ratio: float | None
-    """The share of the cleanable bytes in both, which has to exceed `min.cleanable.dirty.ratio`; None in a log without
-    closed segments.
+    """The cleanable bytes divided by the sum of both, which must exceed `min.cleanable.dirty.ratio`; None in a log
+    without closed segments.
     """
 
     held_offset: int | None
-    """The offset of the record that `min.compaction.lag.ms` waits for; None where it waits for none."""
+    """The offset of the record that `min.compaction.lag.ms` waits for; None if it waits for none."""
 
     held_timestamp: int | None
-    """The timestamp of that record, or the age of its segment's file where no record there has one."""
+    """The timestamp of that record, or the time of its segment's file if no record there has a timestamp."""
 
     forced_ms: int | None
-    """From when on `max.compaction.lag.ms` has the log cleaned whatever its ratio; None where it never does."""
+    """From when on `max.compaction.lag.ms` forces a cleaning whatever the ratio; None if it never does."""
 
     transaction_producer_id: int | None
-    """The producer id of the open transaction that ends the cleanable part; None where none does."""
+    """The producer id of the open transaction that ends the cleanable part; None if none does."""
 
     transaction_offset: int | None
-    """Where that transaction begins."""
+    """The first offset of that transaction."""
 
     transaction_since_ms: int | None
     """The timestamp of its first record."""
 
     failure: str | None
-    """Why the last cleaning failed; None where it did not, or in a log that is open for reading."""
+    """Why the last cleaning failed; None if it did not, or if the log is open for reading only."""
 
 
 class Transaction(NamedTuple):
-    """An open transaction: who has it, where it begins, and the timestamp of its first record if it is known."""
+    """An open transaction: its producer id, its first offset, and the timestamp of its first record, if known."""
 
     producer_id: int | None
     first_offset: int
@@ -86,14 +89,14 @@ class Transaction(NamedTuple):
 
 
 def first_dirty_line(view: Writer | ReadOnlyView) -> int | None:
-    """The log's line of the cleaner's checkpoint; None without one."""
+    """Return the log's line of the cleaner's checkpoint, or None without one."""
     if isinstance(view, Writer):
         return view.housekeeping.housekeeper.first_dirty(view.partition)
     return checkpoint.read_offset(view.root, checkpoint.CLEANER_OFFSETS, view.partition)
 
 
 def outlook(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int) -> CompactionOutlook:
-    """Say why nothing is cleaned, or what will be and when; changes nothing."""
+    """Return why nothing is cleaned, or what will be and when; changes nothing."""
     line = first_dirty_line(view)
     dirtiness = survey(view, config, now_ms, line)
     transaction = _transaction(view, dirtiness) if dirtiness.bound == "open transaction" else None
@@ -133,13 +136,13 @@ def outlook(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int) -> Comp
     )
 
 
-# When.
+# The due time.
 
 
 def _due_ms(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int, line: int | None) -> int | None:
-    """The first moment from now on at which the log is eligible; None for never.
+    """Return the first time from now on at which the log is eligible, or None for never.
 
-    As time passes more becomes cleanable and never less, so that the moments at which anything changes can be searched.
+    As time passes, more becomes cleanable and never less, so a bisection over the times of any change finds it.
     """
 
     def is_eligible(at_ms: int) -> bool:
@@ -151,7 +154,7 @@ def _due_ms(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int, line: i
 
 
 def _changes(view: Writer | ReadOnlyView, config: LogConfig, line: int | None, now_ms: int) -> Sequence[int]:
-    """The moments at which a segment becomes old enough, or the log is forced."""
+    """Return the times at which a segment becomes old enough, or the log is forced."""
     dirtiness = survey(view, config, now_ms, line)
     moments = []
     if config.min_compaction_lag_ms > 0:
@@ -162,11 +165,11 @@ def _changes(view: Writer | ReadOnlyView, config: LogConfig, line: int | None, n
     return moments
 
 
-# Who holds it.
+# The open transaction.
 
 
 def _transaction(view: Writer | ReadOnlyView, dirtiness: Dirtiness) -> Transaction:
-    """The transaction that begins at the last stable offset, as far as the log says who has it and since when."""
+    """Return the transaction that begins at the last stable offset, with its producer and time as far as known."""
     offset = dirtiness.stable_offset
     with suppress(StorageError):  # a log that refuses writes
         offset, producer_id = min(view.open_transactions(), default=(offset, None))
@@ -175,7 +178,7 @@ def _transaction(view: Writer | ReadOnlyView, dirtiness: Dirtiness) -> Transacti
 
 
 def _first_timestamp(view: Writer | ReadOnlyView, offset: int) -> int | None:
-    """The timestamp of the first record of the batch that holds `offset`; None where it cannot be read."""
+    """Return the timestamp of the first record of the batch that holds `offset`; None if it cannot be read."""
     segments = view.segments
     number = segments.floor(offset)
     if number < 0:
@@ -255,6 +258,6 @@ def _of_due(due_ms: int | None, now_ms: int) -> str:
 
 
 def _when(ms: int, now_ms: int) -> str:
-    """A time, and how far it is from now."""
+    """Return a time and its distance from now, as text."""
     ago = f"{times.span(now_ms - ms)} ago" if ms <= now_ms else f"{times.span(ms - now_ms)} ahead of the clock"
     return f"{times.show(ms)} ({ago})"

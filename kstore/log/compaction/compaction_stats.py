@@ -1,4 +1,4 @@
-"""What `stats` says of a log's compaction: numbers and texts for monitoring."""
+"""The numbers and texts of `stats` about a log's compaction."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class Numbers(TypedDict):
 
 
 def numbers(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int) -> Numbers:
-    """The first dirty offset (-1 where the policy has not `compact`), the dirty ratio, the last compaction, and why the
-    last one failed; "" where it did not."""
+    """Return the first dirty offset, the dirty ratio, the last compaction, and why the last one failed.
+
+    The first dirty offset is -1 if the policy lacks `compact`, the failure is "" if there was none.
+    """
     first_dirty, ratio, compacted_ms, kept, read, failure = -1, 0.0, -1, 0, 0, ""
     if config.compacts:
         dirtiness = survey(view, config, now_ms, first_dirty_line(view))

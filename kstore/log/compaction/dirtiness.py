@@ -1,5 +1,4 @@
-"""How dirty a log is: where its first dirty record is, how far it may be cleaned, how many bytes that is (SEMANTICS
-7.2).
+"""How dirty a log is: its first dirty offset, how far it may be cleaned, how many bytes that is (SEMANTICS 7.2).
 
 Invariant: nothing at or above the last stable offset or the active segment's base is cleanable (SEMANTICS 7.4), so the
 bound is rounded down to the base of a segment.
@@ -22,54 +21,54 @@ Bound: TypeAlias = Literal["active segment", "open transaction", "min.compaction
 
 
 class Youngest(NamedTuple):
-    """The first segment that `min.compaction.lag.ms` keeps from being cleaned."""
+    """The first segment that `min.compaction.lag.ms` excludes from cleaning."""
 
     base_offset: int
-    timestamp: int  # its greatest timestamp, or its file's age where no batch has one
-    of_file: bool  # whether `timestamp` is the file's age
-    offset: int  # the last offset of the batch that has the timestamp; the base offset where it is the file's age
+    timestamp: int  # its greatest timestamp, or its file's time if no batch has one
+    of_file: bool  # whether `timestamp` is the file's time
+    offset: int  # the last offset of the batch that has the timestamp; the base offset if it is the file's time
 
 
 class Oldest(NamedTuple):
-    """The dirty segment whose first batch is the oldest: `max.compaction.lag.ms` counts from it."""
+    """The dirty segment with the oldest first batch: `max.compaction.lag.ms` counts from it."""
 
     base_offset: int
     timestamp: int  # the greatest timestamp of its first batch
 
 
 class Dirtiness(NamedTuple):
-    """What one look at a log says of its dirty part (SEMANTICS 7.2)."""
+    """The dirty part of a log at one time (SEMANTICS 7.2)."""
 
     first_dirty_offset: int
-    """Where cleaning begins: the checkpoint's line, or the log start."""
+    """Where cleaning starts: the checkpoint's line, or the log start."""
 
     reset: str
-    """Why the checkpoint's line was not taken, in words; "" where it was, or where there is none."""
+    """Why the checkpoint's line was not used, in words; "" if it was, or if there is none."""
 
     first_uncleanable_offset: int
-    """Where cleaning ends: the base of a segment. Nothing is cleanable where it lies below the first dirty offset."""
+    """Where cleaning ends: the base of a segment. Nothing is cleanable if it is below the first dirty offset."""
 
     bound: Bound
     """What ends the cleanable part."""
 
     clean_bytes: int
-    """Bytes of the segments that begin below the first dirty offset."""
+    """Bytes of the segments that start below the first dirty offset."""
 
     cleanable_bytes: int
     """Bytes of the segments from the one that holds the first dirty offset up to the first uncleanable offset. A
     segment with the first dirty offset in its middle counts in both sums, as in Kafka."""
 
     ratio: float | None
-    """The cleanable bytes' share of both sums; None where both are 0, and then the log is never selected."""
+    """The cleanable bytes' share of both sums; None if both are 0, and then the log is never selected."""
 
     forced: bool
-    """Whether `max.compaction.lag.ms` has the log cleaned whatever its ratio."""
+    """Whether `max.compaction.lag.ms` forces a cleaning whatever the ratio."""
 
     youngest: Youngest | None
-    """What `min.compaction.lag.ms` holds back; None where it holds nothing back."""
+    """The segment that `min.compaction.lag.ms` holds back; None if it holds back none."""
 
     oldest: Oldest | None
-    """What `max.compaction.lag.ms` counts from; None where it sets no limit, or no dirty segment has a timestamp."""
+    """The segment that `max.compaction.lag.ms` counts from; None without a limit or without any timestamp."""
 
     stable_offset: int
     """The last stable offset: nothing at or above it is cleanable."""
@@ -78,7 +77,7 @@ class Dirtiness(NamedTuple):
     """The active segment's base offset; the log start in a log without segments."""
 
     def is_eligible(self, min_cleanable_dirty_ratio: float) -> bool:
-        """Whether housekeeping may select the log (SEMANTICS 7.3); the bound of the ratio is strict."""
+        """Return whether housekeeping may select the log (SEMANTICS 7.3); the ratio must be above its bound."""
         if self.ratio is None:
             return False
         return self.ratio > min_cleanable_dirty_ratio or (self.forced and self.cleanable_bytes > 0)
@@ -90,7 +89,7 @@ class Dirtiness(NamedTuple):
 
 
 def survey(view: View, config: LogConfig, now_ms: int, first_dirty_line: int | None, *, lag: bool = True) -> Dirtiness:
-    """Say how dirty a log is (SEMANTICS 7.2); changes nothing, takes no lock.
+    """Return how dirty a log is (SEMANTICS 7.2). Changes nothing, takes no lock.
 
     `first_dirty_line` is the log's line of `cleaner-offset-checkpoint`. Without `lag` neither `min.compaction.lag.ms`
     nor `max.compaction.lag.ms` counts. Reads no batch, except that a segment finds its timestamps once.
@@ -99,7 +98,7 @@ def survey(view: View, config: LogConfig, now_ms: int, first_dirty_line: int | N
 
 
 def _survey(view: View, config: LogConfig, now_ms: int, line: int | None, lag: bool) -> Dirtiness:
-    stable = view.stable_end_offset  # before the segments: the log may roll meanwhile
+    stable = view.stable_end_offset  # before the segments: the log may roll in between
     segments = view.segments
     start, end = view.log_start_offset, view.log_end_offset
     first_dirty, reset = _first_dirty(line, start, end)
@@ -141,7 +140,7 @@ def _survey(view: View, config: LogConfig, now_ms: int, line: int | None, lag: b
 
 
 def _first_dirty(line: int | None, start: int, end: int) -> tuple[int, str]:
-    """The first dirty offset, and why the line was not taken."""
+    """Return the first dirty offset, and why the line was not used."""
     if line is None:
         return start, ""
     if line < start:
@@ -152,7 +151,7 @@ def _first_dirty(line: int | None, start: int, end: int) -> tuple[int, str]:
 
 
 def closed_from(segments: SegmentList, offset: int) -> Sequence[Segment]:
-    """The segments from the one that holds `offset` on, without the active one; no segment is none."""
+    """Return the closed segments from the one that holds `offset` on."""
     if not segments.items or offset >= segments.bases[-1]:
         return ()
     return segments.items[max(segments.floor(offset), 0) : -1]
@@ -163,7 +162,7 @@ def _bytes(view: View, segments: Sequence[Segment]) -> int:
 
 
 def _youngest(view: View, dirty: Sequence[Segment], latest_ms: int) -> Youngest | None:
-    """The first of these segments whose greatest timestamp is above `latest_ms`."""
+    """Return the first of these segments whose greatest timestamp is above `latest_ms`."""
     for segment in dirty:
         timestamp, offset, of_file = timestamp_of(view, segment)
         if timestamp > latest_ms:
@@ -172,8 +171,7 @@ def _youngest(view: View, dirty: Sequence[Segment], latest_ms: int) -> Youngest 
 
 
 def timestamp_of(view: View, segment: Segment) -> tuple[int, int, bool]:
-    """A segment's greatest timestamp, the offset that goes with it, and whether it is the age of its file
-    (SEMANTICS 6.6)."""
+    """Return a segment's greatest timestamp, its offset, and whether it is the time of the file (SEMANTICS 6.6)."""
     timestamp, offset = view.maximum(segment)
     if timestamp < 0:
         return segment.largest_timestamp(), segment.base_offset, True
@@ -181,7 +179,7 @@ def timestamp_of(view: View, segment: Segment) -> tuple[int, int, bool]:
 
 
 def _oldest(dirty: Sequence[Segment]) -> Oldest | None:
-    """The earliest first batch of these segments; a timestamp of 0 or below says nothing."""
+    """Return the segment with the earliest first batch; a timestamp of 0 or below is ignored."""
     timestamps = [(segment.first_timestamp(), segment.base_offset) for segment in dirty]
     known = [(timestamp, base) for timestamp, base in timestamps if timestamp is not None and timestamp > 0]
     if not known:

@@ -1,7 +1,7 @@
-"""One round of cleaning: the first pass learns which records are superseded, the second writes what stays.
+"""One round of cleaning: the first pass finds the superseded records, the second writes the others.
 
-Works on a log's `Writer`, or for a trial on any view of a log. Invariant: what the new files hold is on the disk before
-they take the place of the old ones, and only records below the recovery point are read.
+Works on a log's `Writer`, or for a dry run on any view of a log. Invariant: the new files are synced before they
+replace the old ones, and only records below the recovery point are read.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ logger = logging.getLogger("kstore")
 
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = 8, 12
 _WRITTEN_AT_ONCE = 1 << 20
-"""How many bytes of output the second pass collects before they are written. As each read, a write waits for the
-interpreter: five milliseconds where another thread appends without end."""
+"""How many bytes of output the second pass collects before they are written. After each read and write it waits for
+the GIL: five milliseconds if another thread appends without end."""
 
 
 class CleanerLimits(NamedTuple):
     """The memory of one cleaner (SEMANTICS 7.9, 7.23)."""
 
     map_keys: int
-    """Keys that the offset map holds at the most."""
+    """The most keys that the offset map holds."""
 
     io_buffer_bytes: int
-    """The size of the buffer for reading; what is written anew is collected up to 1 MiB besides."""
+    """The size of the buffer for reading; rebuilt batches are collected separately, up to 1 MiB."""
 
     max_io_buffer_bytes: int
-    """What a buffer grows to for a batch that is larger; a batch larger than this has a buffer of its own size."""
+    """The size to which the buffer grows for a larger batch; a batch larger than this has a buffer of its own size."""
 
     buffers_at_once: int = 64
-    """How many buffers a pass reads, one after the other, before it asks whether to stop or to sleep."""
+    """How many buffers a pass reads, one after the other, before it checks whether to stop or to sleep."""
 
 
 DEFAULT_LIMITS = CleanerLimits(map_keys=5033164, io_buffer_bytes=256 << 10, max_io_buffer_bytes=1048588)
-"""Those of a broker with Kafka's defaults: for a log that is open by itself."""
+"""The limits of a broker with Kafka's defaults, for a log that is opened without a store."""
 
 
 def compact(
@@ -72,8 +72,8 @@ def compact(
     """Clean the dirty part of a log from `dirtiness.first_dirty_offset` to `first_uncleanable_offset`: one round.
 
     `throttle(bytes)` is called with the bytes of each read and write, `progress(done, total)` with those of the pass.
-    The first-dirty line is written at the end. Raises `CleaningAbortedError` where the log's cleaning is not idle or is
-    aborted; `CorruptRecordError` and `StorageError`, with the log as it was; the failure is kept in
+    The first-dirty line is written at the end. Raises `CleaningAbortedError` if the log's cleaning is not idle or is
+    aborted; `CorruptRecordError` and `StorageError`, with the log unchanged; the failure is kept in
     `writer.cleaning.failure`.
     """
     with writer.cleaning.running():
@@ -88,14 +88,14 @@ def clean(
     throttle: Callable[[int], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompactionStats:
-    """As `compact`, in a block of `writer.cleaning.running()`."""
+    """Do what `compact` does, in a block of `writer.cleaning.running()`."""
     if _has_nothing_dirty(writer, dirtiness):
         return nothing(dirtiness.first_dirty_offset, dry_run=False)
-    # What takes the place of the records must not outlive others below it that a power cut loses.
+    # The new segments, which are synced, must not outlive records below them that a power cut loses.
     writer.housekeeping.flush(dirtiness.first_uncleanable_offset, indexes=True)
     housekeeper = writer.housekeeping.housekeeper
     if housekeeper.first_dirty(writer.partition) is None:
-        # A line says that gaps are a cleaner's, also where a kill comes before this pass writes its own.
+        # The line says that gaps are a cleaner's, even if the process is killed before this pass writes its own.
         housekeeper.write_first_dirty(writer.partition, dirtiness.first_dirty_offset)
     stats = _Round(
         writer,
@@ -123,26 +123,26 @@ def try_out(
     last_records: Callable[[], Mapping[int, tuple[int, int]]],
     progress: Callable[[int, int], None] | None = None,
 ) -> CompactionStats:
-    """Say what `compact` would do; writes nothing."""
+    """Return what `compact` would do; writes nothing."""
     if _has_nothing_dirty(view, dirtiness):
         return nothing(dirtiness.first_dirty_offset, dry_run=True)
     return _Round(view, config, dirtiness, limits, now_ms=now_ms, last_records=last_records, progress=progress).run()
 
 
 def last_records_of(writer: Writer) -> dict[int, tuple[int, int]]:
-    """The last record of each active producer (SEMANTICS 7.18)."""
+    """Return the last record of each active producer (SEMANTICS 7.18)."""
     with writer.gate():
         return last_records(writer.producers.table)
 
 
 def _has_nothing_dirty(view: View, dirtiness: Dirtiness) -> bool:
-    """Whether there is nothing to clean by, or the log has changed since the survey."""
+    """Return whether there is nothing to clean, or the log has changed since the survey."""
     end = dirtiness.first_uncleanable_offset
     return end <= dirtiness.first_dirty_offset or end not in view.segments.bases[1:]
 
 
 def nothing(first_dirty_offset: int, *, dry_run: bool) -> CompactionStats:
-    """The numbers of a compaction that had nothing to do."""
+    """Return the statistics of a compaction that had nothing to do."""
     return CompactionStats(
         first_dirty_offset_before=first_dirty_offset,
         first_dirty_offset=first_dirty_offset,
@@ -164,7 +164,7 @@ def nothing(first_dirty_offset: int, *, dry_run: bool) -> CompactionStats:
 
 
 class _Round:
-    """The state of one round. Without a `writer` it is a trial, which writes nothing."""
+    """The state of one round. Without a `writer` it is a dry run, which writes nothing."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class _Round:
         self._legacy_ms = self._legacy_horizon()
 
     def run(self) -> CompactionStats:
-        """Both passes."""
+        """Run both passes."""
         began = time.perf_counter()
         try:
             self._scan()
@@ -239,7 +239,7 @@ class _Round:
         )
 
     def _check(self) -> None:
-        """Before each read of at most `buffers_at_once` (SEMANTICS 7.8)."""
+        """Raise if the cleaning was aborted; called before each read of at most `buffers_at_once` (SEMANTICS 7.8)."""
         if self._writer is not None:
             self._writer.cleaning.check()
 
@@ -255,14 +255,14 @@ class _Round:
             self._progress(self._done, max(self._total, self._done))
 
     def _legacy_horizon(self) -> int:
-        """Up to when a source file must have been changed for tombstones of formats 0 and 1 to go (SEMANTICS 7.19)."""
+        """Return the file time up to which tombstones of formats 0 and 1 are removed (SEMANTICS 7.19)."""
         clean = [segment for segment in self._segments.items if segment.base_offset < self._first_dirty]
         return clean[-1].modified_ms - self._config.delete_retention_ms if clean else 0
 
     # The first pass.
 
     def _scan(self) -> None:
-        """Learn from the dirty records, segment by segment (SEMANTICS 7.11)."""
+        """Run the first pass over the dirty records, segment by segment (SEMANTICS 7.11)."""
         segments = self._segments
         first = max(segments.floor(self._first_dirty), 0)
         dirty = [segment for segment in segments.items[first:] if segment.base_offset < self._first_uncleanable]
@@ -278,7 +278,7 @@ class _Round:
             self._newest.end_segment(min(following.base_offset, self._first_uncleanable))
 
     def _scan_segment(self, segment: Segment, transactions: CleanedTransactions) -> bool:
-        """Learn from one segment, from the index entry at or before the first dirty offset on; False for a full map."""
+        """Scan one segment from the index entry at or before the first dirty offset. Return False for a full map."""
         size = segment.size_bytes
         position = segment.start(self._first_dirty, size)[0] if self._first_dirty > segment.base_offset else 0
         part = self._scanned[segment.base_offset] = ScannedPart(position, self._newest.records)
@@ -306,7 +306,7 @@ class _Round:
     def _scan_large(
         self, segment: Segment, position: int, size: int, transactions: CleanedTransactions, part: ScannedPart
     ) -> int:
-        """Learn from a batch for which the buffer has no room; the position behind it. Raises what is wrong there."""
+        """Scan a batch that does not fit into the buffer. Return the position after it, or raise its error."""
         data, at = self._read_large(segment, position, size)
         part.begin(self._newest)
         taken = self._newest.add(
@@ -316,7 +316,7 @@ class _Round:
         return at + taken
 
     def _read_large(self, segment: Segment, position: int, end: int) -> tuple[memoryview, int]:
-        """Read a batch for which the buffer has no room; the buffer grows for the next ones (SEMANTICS 7.23)."""
+        """Read a batch that does not fit into the buffer, which grows for the next ones (SEMANTICS 7.23)."""
         data, at = next(self._pieces(segment, position, end, self._buffer))
         if len(self._buffer) < len(data) <= self._limits.max_io_buffer_bytes:
             self._buffer = bytearray(len(data))
@@ -325,7 +325,7 @@ class _Round:
     def _pieces(
         self, segment: Segment, start: int, end: int, buffer: bytearray | None = None
     ) -> Iterator[tuple[memoryview, int]]:
-        """Whole batches of a part of a segment's file, in pieces of about the size of the buffer (SEMANTICS 7.23)."""
+        """Yield whole batches of a part of a segment's file, in pieces of about the buffer's size (SEMANTICS 7.23)."""
         self._check()
         size = self._limits.io_buffer_bytes
         for data, at in segment.file.pieces(start, end, piece_bytes=size, buffer=buffer):
@@ -334,7 +334,7 @@ class _Round:
             self._check()
 
     def _aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """The aborted transactions of the indexes from the segment that holds `start_offset` on (SEMANTICS 7.15)."""
+        """Return the aborted transactions of the indexes from `start_offset`'s segment on (SEMANTICS 7.15)."""
         items = self._segments.items[max(self._segments.floor(start_offset), 0) :]
         return aborted_between(items, self._log_start, end_offset)
 
@@ -356,7 +356,7 @@ class _Round:
         ]
 
     def _clean(self, sources: Sequence[Source]) -> BatchFilter:
-        """Write what stays of these segments, group by group; the filter's counters say what that was."""
+        """Write the records of these segments that are kept, group by group. Return the filter, for its counters."""
         config = self._config
         transactions = CleanedTransactions()
         kept = BatchFilter(
@@ -374,7 +374,7 @@ class _Round:
         return kept
 
     def _clean_group(self, members: Sequence[Source], kept: BatchFilter, transactions: CleanedTransactions) -> None:
-        """Write what stays of one group, and swap it in; a lone segment in which nothing changes is left alone."""
+        """Clean one group and swap in the result. A lone segment in which nothing changes is left alone."""
         output: _Output | None = None if len(members) == 1 else self._begin(members)
         retained: list[AbortedTxn] = []  # for the new transaction index
         try:
@@ -417,7 +417,7 @@ class _Round:
         return CleanedSegments(self._writer, members[0].base_offset, self._now_ms)
 
     def _cleaned(self, source: Source, kept: BatchFilter) -> Iterator[tuple[int, bool, memoryview]]:
-        """What stays of a segment, by pieces: the position of each, whether it changes, and the batches that stay."""
+        """Yield the cleaned pieces of a segment: the position, whether the piece changes, and the batches kept."""
         segment, size = source.segment, source.size_bytes
         file = segment.file
         keeps = segment.modified_ms > self._legacy_ms
@@ -448,12 +448,12 @@ class _Round:
     def _clean_large(
         self, segment: Segment, position: int, last: int, kept: BatchFilter, *, scanned: bool, keeps: bool
     ) -> CleanedChunk:
-        """Clean a batch for which the buffer has no room. Raises what is wrong there."""
+        """Clean a batch that does not fit into the buffer, or raise its error."""
         data, at = self._read_large(segment, position, last)
         return kept.clean(data, scanned=scanned, path=segment.path, position=at, keeps_old_tombstones=keeps)
 
     def _drops(self, piece: Piece, kept: BatchFilter) -> bool:
-        """Whether nothing of a piece stays: then it is not read a second time."""
+        """Return whether a whole piece is dropped, so that it is not read a second time."""
         if not kept.drop(records=piece.records, batches=piece.batches, last_offset=piece.last_offset):
             return False
         self._check()
@@ -461,15 +461,15 @@ class _Round:
         return True
 
     def _copy(self, segment: Segment, end: int, output: _Output) -> None:
-        """Write the batches before the position `end` as they are."""
+        """Write the batches before the position `end` unchanged."""
         for data, _ in self._pieces(segment, 0, end):
             output.append(data)
 
     def _is_as_written(self, segment: Segment, retained: Sequence[AbortedTxn]) -> bool:
-        """Whether the index files are those that a cleaning would write for the segment's batches."""
+        """Return whether the index files are those that a cleaning would write for the segment's batches."""
         scan = segment.scan(0, segment.size_bytes, index_interval_bytes=self._config.index_interval_bytes)
         if scan.end_position < segment.size_bytes:
-            return True  # damaged: no reason to write it anew
+            return True  # damaged: no reason to rewrite it
         times = scan.time_entries
         if scan.max_timestamp >= 0:
             times += segment.time_index.closing_entry(times, scan.max_timestamp, scan.max_timestamp_offset)
@@ -482,11 +482,11 @@ class _Round:
 
 
 def swap_in(writer: Writer, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Put `new`, whose `.cleaned` files are on the disk, in the place of `old`, segments that follow one another.
+    """Replace `old`, consecutive segments, by `new`, whose `.cleaned` files are on the disk.
 
-    When it raises before the list is exchanged, the log is as it was, and no file of `new` is left. Afterwards an error
-    has the log refuse writes: its next opening finishes the swap. Raises `CleaningAbortedError` where `old` is not in
-    the log any more.
+    If it raises before the list of segments is exchanged, the log is as it was, and no file of `new` is left. After a
+    later error the log refuses writes: its next opening finishes the swap. Raises `CleaningAbortedError` if `old` is
+    not in the log any more.
     """
     try:
         swap.make_swap_files(writer.directory, new)
@@ -536,7 +536,7 @@ class _Output(Protocol):
 
 
 class _Trial:
-    """Counts what would be written."""
+    """Counts the bytes that would be written."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

@@ -1,4 +1,4 @@
-"""What the first pass has read of a segment, in pieces of whole batches: so that the second need not read them all."""
+"""The part of a segment that the first pass has read, in pieces of whole batches that the second pass may skip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Whole batches, one after the other, of which each record is superseded; they may be left out unread.
+    """Consecutive whole batches whose records are all superseded; they may be dropped unread.
 
     None of the batches is of a transaction, of control records or of formats 0 and 1.
     """
@@ -31,10 +31,10 @@ class Part(NamedTuple):
     """Whether the first pass has read it."""
 
     piece: Piece | None
-    """What the part is, if nothing of it need stay."""
+    """The piece, if all of it may be dropped."""
 
 
-_NUMBERS = 5  # of a piece: its end, records, batches, last offset, and whether it has no batch of another kind
+_NUMBERS = 5  # of a piece: its end, records, batches, last offset, and whether it has no special batch
 
 
 class ScannedPart:
@@ -47,7 +47,7 @@ class ScannedPart:
         self._before = 0, 0, 0
 
     def begin(self, newest: NewestRecords) -> None:
-        """Note what the first pass has seen before the next piece."""
+        """Note the counts of the first pass before the next piece."""
         self._before = newest.records, newest.batches, newest.special_batches
 
     def add(self, end: int, newest: NewestRecords) -> None:
@@ -58,13 +58,13 @@ class ScannedPart:
         self.end = end
 
     def extend(self, pieces: bytes) -> None:
-        """Note the pieces that `NewestRecords.scan` gives."""
+        """Add the pieces that `NewestRecords.scan` returns."""
         if pieces:
             self._numbers.frombytes(pieces)
             self.end = self._numbers[-_NUMBERS]
 
     def parts(self, size: int, newest: NewestRecords) -> Iterator[Part]:
-        """The parts of a segment of `size` bytes: each piece that may be left out, and what is between two as one."""
+        """Yield the parts of a segment of `size` bytes: each piece that may be dropped, and the rest between them."""
         yield Part(0, self.start, False, None)
         first = position = self.start
         ordinal = self._first_ordinal

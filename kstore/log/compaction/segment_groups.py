@@ -1,4 +1,4 @@
-"""Which segments are cleaned together into one new segment (SEMANTICS 7.13). Decides without I/O."""
+"""Which segments are cleaned together into one new segment (SEMANTICS 7.13), decided without I/O."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A segment as the grouping counts it: the offsets `[base_offset, next_base)`, and the bytes in its files."""
+    """A segment as the grouping sees it: the offsets `[base_offset, next_base)`, and the bytes in its files."""
 
     segment: Segment
     base_offset: int
-    next_base: int  # of the segment after it; of the last one the first uncleanable offset
+    next_base: int  # of the segment after it; for the last one, the first uncleanable offset
     size_bytes: int
     offset_index_bytes: int
     time_index_bytes: int
 
 
 def group(sources: Sequence[Source], *, segment_bytes: int, index_bytes: int) -> list[list[Source]]:
-    """Put neighbours together, from the first segment on, as long as one segment has room for all of them.
+    """Group neighbouring segments, from the first on, as long as one new segment can hold all of them.
 
-    The sizes of the logs add up to `segment_bytes` at the most, those of each kind of index to `index_bytes`, and the
-    last offset can be written relative to the first base. An empty segment never is too far away. A segment that
+    The sizes of the logs add up to at most `segment_bytes`, those of each kind of index to at most `index_bytes`, and
+    the last offset can be written relative to the first base. An empty segment is never too far away. A segment that
     exceeds a limit by itself is a group of its own.
     """
     groups: list[list[Source]] = []
