@@ -30,7 +30,7 @@ class IndexFaults:
         """Log a fault of an index file, unless one of this file was logged before."""
         if str(path) not in self._paths and not self._is_muted:
             self._paths += (str(path),)
-            logger.warning("%s: %s; it is passed over; kstore verify tells which of the two is damaged", path, fault)
+            logger.warning("%s: %s; it is skipped; kstore verify says whether index or log is damaged", path, fault)
 
     def report_entry(self, path: object, entry: str) -> None:
         """Log an entry that does not lead to the batch it names."""
@@ -39,4 +39,4 @@ class IndexFaults:
     def report_unsound(self, index: OffsetIndex | TimeIndex) -> None:
         """Log an invalid entry of a sealed index, if reading the index stopped at one."""
         if index.has_unsound:
-            self.report(index.path, f"entry {index.entries} cannot be one, and none from there on was read")
+            self.report(index.path, f"entry {index.entries} is invalid, and no entry from there on was read")

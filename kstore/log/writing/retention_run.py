@@ -93,7 +93,7 @@ def _apply_paused(writer: Writer, now_ms: int, *, was_full: bool) -> list[Segmen
     for segment in gone:
         decision = to_delete[segment]
         reason, explanation = decision.reason, decision.explanation
-        logger.info("%s: segment %d goes (%s): %s", writer.directory, decision.base_offset, reason, explanation)
+        logger.info("%s: segment %d is deleted (%s): %s", writer.directory, decision.base_offset, reason, explanation)
     return [infos[segment] for segment in gone]
 
 

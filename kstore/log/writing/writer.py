@@ -373,7 +373,7 @@ class Writer:
             else:
                 for path in new.paths:
                     if fs.exists(path):
-                        logger.warning("%s: removed, it stood where a new segment starts", path)
+                        logger.warning("%s: removed, because a new segment gets this name", path)
                         fs.unlink(path)
                 old.seal(before_deletion=before_deletion)
             self.create(new)
