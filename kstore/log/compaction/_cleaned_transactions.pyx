@@ -96,14 +96,12 @@ cdef class CleanedTransactions:
 
 cdef int compressed_control_type(const uint8_t *header, Py_ssize_t size, int64_t limit, object path,
                                  int64_t position) except? KS_CONTROL_BAD:
-    """Return the type of a control batch whose records are compressed."""
     cdef bytes section = record_section(header, size, limit, path, position)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(section)
     return ks_control_type_of(p, p + PyBytes_GET_SIZE(section))
 
 
 cdef object bad_batch(ks_step step, const uint8_t *p, int64_t next_base, int fault, object path, int64_t position):
-    """Return the error for the batch at `p`."""
     if step == KS_CLEAN_BAD_SIZE:
         reason = f"batch of {batch_size(p)} bytes, which is less than its header has"
     elif step == KS_CLEAN_BAD_MAGIC:
@@ -129,6 +127,5 @@ cdef object bad_batch(ks_step step, const uint8_t *p, int64_t next_base, int fau
 
 
 cdef object advised(object error):
-    """Return the same error, with the advice to run `kstore repair`."""
     return CorruptRecordError(f"{error.reason}; kstore repair PATH says what can be done", path=error.path,
                               position=error.position)

@@ -41,11 +41,9 @@ class BatchFilter:
         max_decompressed_bytes: int | None = None,
     ) -> None: ...
     @property
-    def batches_read(self) -> int:
-        """Batches read."""
+    def batches_read(self) -> int: ...
     @property
-    def batches_kept(self) -> int:
-        """Batches kept byte for byte."""
+    def batches_kept(self) -> int: ...
     @property
     def batches_rebuilt(self) -> int:
         """Batches rebuilt with the records that are kept."""
@@ -56,14 +54,12 @@ class BatchFilter:
     def records_read(self) -> int:
         """Records of the batches read, as their headers declare them."""
     @property
-    def records_kept(self) -> int:
-        """Records kept."""
+    def records_kept(self) -> int: ...
     @property
     def keyless_dropped(self) -> int:
         """Records dropped because they have no key, including those that the first pass found."""
     @property
-    def tombstones_kept(self) -> int:
-        """Records without a value that are kept."""
+    def tombstones_kept(self) -> int: ...
     @property
     def tombstones_removed(self) -> int:
         """Tombstones dropped because their retention is over, although they were their keys' newest records."""

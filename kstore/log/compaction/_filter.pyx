@@ -206,12 +206,10 @@ cdef class BatchFilter:
 
     @property
     def batches_read(self) -> int:
-        """Batches read."""
         return self._c.batches_read
 
     @property
     def batches_kept(self) -> int:
-        """Batches kept byte for byte."""
         return self._c.batches_kept
 
     @property
@@ -231,7 +229,6 @@ cdef class BatchFilter:
 
     @property
     def records_kept(self) -> int:
-        """Records kept."""
         return self._c.records_kept
 
     @property
@@ -241,7 +238,6 @@ cdef class BatchFilter:
 
     @property
     def tombstones_kept(self) -> int:
-        """Records without a value that are kept."""
         return self._c.tombstones_kept
 
     @property
@@ -601,7 +597,6 @@ cdef int64_t _position(const ks_cleaner *c, const Reading *r) noexcept:
 
 
 cdef int _fail(int step, const ks_cleaner *c, object path, int64_t position) except -1:
-    """Raise the error for the batch at `c.p`."""
     cdef const uint8_t *p = c.p
     if step == KS_CLEAN_OUT_OF_MEMORY:
         raise MemoryError

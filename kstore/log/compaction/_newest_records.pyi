@@ -37,8 +37,7 @@ class NewestRecords:
     def is_full(self) -> bool:
         """Whether the pass ended before the data did, for lack of space for another key or record."""
     @property
-    def keys(self) -> int:
-        """Distinct keys in the map."""
+    def keys(self) -> int: ...
     @property
     def records(self) -> int:
         """Number of records that have an ordinal: the next ordinal."""

@@ -157,7 +157,6 @@ cdef class NewestRecords:
 
     @property
     def keys(self) -> int:
-        """Distinct keys in the map."""
         return self.state.map.size
 
     @property
@@ -562,7 +561,6 @@ cdef inline int64_t _size_of(const uint8_t *p) noexcept nogil:
 
 
 cdef int _fail(ks_step step, const Walk *w, int64_t next_base, object path, int64_t position) except -1:
-    """Raise the error for the batch at `w.p`."""
     if step == KS_CLEAN_OUT_OF_MEMORY:
         raise MemoryError
     raise bad_batch(step, w.p, next_base, w.fault, path, position)

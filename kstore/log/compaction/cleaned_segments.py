@@ -46,7 +46,6 @@ class CleanedSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of batches in all new segments."""
         sealed = sum(segment.size_bytes for segment in self.segments if not segment.is_active)
         return sealed + (self._appender.size if self.segments[-1].is_active else 0)
 
@@ -88,7 +87,6 @@ class CleanedSegments:
         return True
 
     def add_aborted(self, transactions: list[AbortedTxn]) -> None:
-        """Add entries to the last segment's transaction index."""
         self._aborted += transactions
 
     def finish(self, modified_ns: int) -> list[Segment]:

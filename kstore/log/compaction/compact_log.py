@@ -80,7 +80,6 @@ def _try(
 
 
 def refuse_policy(config: LogConfig) -> None:
-    """Raise `PolicyViolationError` if the policy lacks `compact`."""
     if not config.compacts:
         policy = ",".join(config.cleanup_policy) or "empty"
         raise PolicyViolationError(f"cleanup.policy is {policy}; only a log whose policy has 'compact' is compacted")

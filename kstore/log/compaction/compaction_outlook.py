@@ -89,7 +89,6 @@ class Transaction(NamedTuple):
 
 
 def first_dirty_line(view: Writer | ReadOnlyView) -> int | None:
-    """Return the log's line of the cleaner's checkpoint, or None without one."""
     if isinstance(view, Writer):
         return view.housekeeping.housekeeper.first_dirty(view.partition)
     return checkpoint.read_offset(view.root, checkpoint.CLEANER_OFFSETS, view.partition)
@@ -258,6 +257,5 @@ def _of_due(due_ms: int | None, now_ms: int) -> str:
 
 
 def _when(ms: int, now_ms: int) -> str:
-    """Return a time and its distance from now, as text."""
     ago = f"{times.span(now_ms - ms)} ago" if ms <= now_ms else f"{times.span(ms - now_ms)} ahead of the clock"
     return f"{times.show(ms)} ({ago})"

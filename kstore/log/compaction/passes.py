@@ -199,7 +199,6 @@ class _Round:
         self._legacy_ms = self._legacy_horizon()
 
     def run(self) -> CompactionStats:
-        """Run both passes."""
         began = time.perf_counter()
         try:
             self._scan()

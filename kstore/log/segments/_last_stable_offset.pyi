@@ -9,7 +9,6 @@ class OpenTransactions:
     The log's mutex guards changes. `last_stable_offset` may be called from any thread.
     """
     @property
-    def size_bytes(self) -> int:
-        """Bytes of memory in use."""
+    def size_bytes(self) -> int: ...
     def last_stable_offset(self, log_start: int, log_end: int) -> int:
         """Return the last stable offset of a log with this start and end: below it every transaction has ended."""

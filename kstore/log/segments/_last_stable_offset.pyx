@@ -22,7 +22,6 @@ cdef class OpenTransactions:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory in use."""
         return self._room * sizeof(Open)
 
     def last_stable_offset(self, int64_t log_start, int64_t log_end) -> int:

@@ -23,8 +23,7 @@ class ProducerTable:
     def open(self) -> OpenTransactions: ...
     def __len__(self) -> int: ...
     @property
-    def size_bytes(self) -> int:
-        """Bytes of memory in use."""
+    def size_bytes(self) -> int: ...
     def clear(self) -> None:
         """Forget all producers."""
     def stage(

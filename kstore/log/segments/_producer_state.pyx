@@ -134,7 +134,6 @@ cdef class ProducerTable:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory in use."""
         return ((self._room + self._staged_room) * sizeof(Entry) + self._slots_count * sizeof(int32_t)
                 + self.open.size_bytes)
 

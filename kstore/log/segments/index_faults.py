@@ -23,7 +23,6 @@ class IndexFaults:
         self._is_muted = True
 
     def has(self, path: object) -> bool:
-        """Return whether a fault of this file was reported."""
         return str(path) in self._paths
 
     def report(self, path: object, fault: str) -> None:

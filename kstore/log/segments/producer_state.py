@@ -83,7 +83,6 @@ class ProducerInfo(NamedTuple):
 
 
 def producer_infos(table: ProducerTable) -> list[ProducerInfo]:
-    """Return the state of each producer of a table, sorted by id."""
     return [_info(state) for state in table.states()]
 
 
@@ -119,15 +118,12 @@ class ProducerState:
         return state
 
     def path(self, offset: int) -> str:
-        """Return the path of the snapshot at `offset`."""
         return f"{self._directory}/{names.snapshot_name(offset)}"
 
     def infos(self) -> list[ProducerInfo]:
-        """Return the state of each producer, sorted by id."""
         return producer_infos(self.table)
 
     def info(self, producer_id: int) -> ProducerInfo | None:
-        """Return the state of one producer, or None for an unknown id."""
         state = self.table.state(producer_id)
         return None if state is None else _info(state)
 

@@ -290,8 +290,6 @@ def _ends_closed(segments: Sequence[Segment], recovery_point: int, with_txn_inde
 
 @dataclass(slots=True)
 class _Loader:
-    """The state of one `load`."""
-
     directory: str
     config: LogConfig
     segments: list[Segment]
@@ -345,7 +343,6 @@ class _Loader:
         return True
 
     def refuse_end(self, end_offset: int, path: str, position: int = 0) -> None:
-        """Raise `CorruptRecordError` for a log that ends below its recovery point."""
         if end_offset < self.recovery_point:
             reason = "the file ends" if self.segments else "no segment is here"
             raise below_recovery_point(reason, end_offset, self.recovery_point, path, position)

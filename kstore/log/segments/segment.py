@@ -165,24 +165,20 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Path of the `.log` file."""
         if self._path is None:
             self._path = self._path_of(names.log_name(self.base_offset))
         return self._path
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of the log and its two indexes."""
         return tuple(self._path_of(names.file_name(self.base_offset, kind)) for kind in names.SEGMENT_KINDS[:3])
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index."""
         return self._offset_index or self._index(names.OFFSET_INDEX, self._sized(OffsetIndex))
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index."""
         return self._time_index or self._index(names.TIME_INDEX, self._sized(TimeIndex))
 
     @property
@@ -205,7 +201,6 @@ class Segment:
 
     @property
     def file(self) -> LogFile:
-        """The open `.log` file."""
         file = self._file
         if file is None:
             opened = self._open_file()
@@ -238,7 +233,6 @@ class Segment:
         return 0 if self._file is None or self.pinned else 1
 
     def was_used(self) -> bool:
-        """Return whether `file` was used since the last call."""
         used, self._used = self._used, False
         return used
 
@@ -328,12 +322,10 @@ class Segment:
 
     @property
     def modified_ms(self) -> int:
-        """Time of the last change of the `.log` file, in milliseconds since the epoch."""
         return self.modified_ns // 1_000_000
 
     @property
     def modified_ns(self) -> int:
-        """Time of the last change of the `.log` file, in nanoseconds since the epoch."""
         return self._stat().st_mtime_ns
 
     def first_timestamp(self, size_bytes: int | None = None) -> int | None:
@@ -559,7 +551,7 @@ class Segment:
         )
 
     def find_cut(self, offset: int) -> tuple[int, int]:
-        """Find where a truncation to `offset` cuts (SEMANTICS 11.3): (position, one past the last offset before it)."""
+        """Return the position at which a truncation to `offset` cuts, and the next offset there (SEMANTICS 11.3)."""
         place = self.find_batch(offset, self.size_bytes)
         position = self.size_bytes if place is None else place.position
         file = self.file
@@ -595,7 +587,6 @@ class Segment:
             self._txn_index.flush()
 
     def flush_log(self) -> None:
-        """Sync the log file."""
         if self._failure is not None:
             raise self._failure
         file, is_sealed = self.file, not self.is_active  # held: its descriptor must outlive the sync
@@ -655,7 +646,6 @@ def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
 
 
 def create_files(segment: Segment, config: LogConfig, now_ms: int) -> None:
-    """Create the files of a new, empty segment."""
     segment.create(
         preallocate_bytes=config.effective_segment_bytes if config.preallocate else 0,
         now_ms=now_ms,

@@ -101,7 +101,6 @@ def set_pwrite_hook(hook: Callable[[int, bytes, int], int] | None) -> None:
 
 
 cdef int write_all(int fd, const uint8_t *p, Py_ssize_t n, int64_t position) noexcept nogil:
-    """Write all of [p, p+n) at `position`. Return 0, or the errno that stopped it."""
     cdef ssize_t done
     while n > 0:
         done = write_bytes(fd, p, n, position)

@@ -9,7 +9,7 @@ LONGEST_GATHERING: Final[float]
 
 @disjoint_base
 class Turn:
-    """The turn to sync one log. Thread-safe; a thread that has the turn must not ask for it again."""
+    """The turn to sync one log. Thread-safe; a thread that has the turn must not request it again."""
     @property
     def waiters(self) -> int:
         """How many threads sleep until they have the turn or their records are on the disk."""

@@ -31,7 +31,7 @@ cdef class _Waiter:
 
 
 cdef class Turn:
-    """The turn to sync one log. Thread-safe; a thread that has the turn must not ask for it again."""
+    """The turn to sync one log. Thread-safe; a thread that has the turn must not request it again."""
 
     cdef object holder  # the thread that has the turn, or None
     cdef list waiting

@@ -30,7 +30,6 @@ def renew(appender: Appender, segment: Segment, config: LogConfig, now_ms: int) 
 
 
 def configure(appender: Appender, config: LogConfig) -> None:
-    """Give the appender the rules for single records."""
     appender.configure(
         max_message_bytes=config.max_message_bytes,
         before_max_ms=config.message_timestamp_before_max_ms,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class AppendEpochs:
-    """The leader epochs of one log's appends."""
-
     def __init__(self, epochs: LeaderEpochCache, appender: Appender, directory: str) -> None:
         self._epochs = epochs
         self._appender = appender
@@ -66,7 +64,6 @@ class AppendEpochs:
         self.take_latest()
 
     def refuse_follower(self) -> None:
-        """Raise `NotLeaderError` in a follower."""
         if self.role is not None:
             raise self.role.refusal(self._directory)
 

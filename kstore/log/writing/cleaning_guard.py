@@ -52,7 +52,6 @@ class Cleaning:
 
     @property
     def state(self) -> State:
-        """The current state."""
         if self._cleaner is not None:
             return State.ABORTED if self._pauses else State.IN_PROGRESS
         return State.PAUSED if self._pauses else State.NONE

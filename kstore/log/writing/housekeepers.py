@@ -155,7 +155,6 @@ class ThreadHousekeeper(InlineHousekeeper):
             return RETRY_SECONDS  # a full disk may have free space by then
 
     def stop(self, housekeeping: Housekeeping) -> None:
-        """Wait until the thread has ended."""
         self._stopping = True
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():

@@ -36,7 +36,7 @@ NOTHING_OPENED = (EMFILE, ENFILE)  # a file could not be opened, so no sync of i
 
 
 class Gap(NamedTuple):
-    """Offsets that no record has, after a truncation inside of a batch (SEMANTICS 11.4)."""
+    """Offsets that no record has, after a truncation inside a batch (SEMANTICS 11.4)."""
 
     start: int  # one past the last record
     end: int  # the log end offset at the truncation
@@ -486,7 +486,7 @@ class Housekeeping:
         self.set_due()
 
     def flush_rolled(self) -> None:
-        """Flush everything below the newest segment if a roll asked for it.
+        """Flush everything below the newest segment if a roll requested it.
 
         A roll during the flush is left to the next call. Otherwise appends that roll as fast as the disk syncs would
         keep the housekeeper from its other work.

@@ -30,8 +30,6 @@ future_logger = logging.getLogger("kstore.future")
 
 
 class SegmentFacts:
-    """The `retention.Facts` of a segment in a view."""
-
     __slots__ = ("_segment", "_view", "base_offset")
 
     def __init__(self, view: View, segment: Segment) -> None:

@@ -198,7 +198,6 @@ def delete_records(writer: Writer, before_offset: int) -> None:
 
 
 def _refuse_start(writer: Writer, offset: int) -> None:
-    """Raise `OffsetOutOfRangeError` for a log start outside the log."""
     if not 0 <= offset <= writer.log_end_offset:
         raise out_of_range(offset, writer.log_start_offset, writer.log_end_offset)
 

@@ -101,7 +101,6 @@ class Writer:
 
     @property
     def active(self) -> Segment:
-        """The active segment."""
         return self.segments.items[-1]
 
     @property
@@ -163,7 +162,6 @@ class Writer:
         return aborted_between(segments.items[max(segments.floor(start_offset), 0) :], start_offset, end_offset)
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """Return each open transaction: (first offset, producer id)."""
         with self.gate():
             return open_transactions(self.producers.table)
 
@@ -240,7 +238,6 @@ class Writer:
         self.report(error)
 
     def producer_states(self) -> list[ProducerInfo]:
-        """Return the state of each producer id, in order."""
         self.refuse_if_unusable()
         if not len(self.producers.table):  # a store calls this for each log after a crash: a parked log stays parked
             return []
@@ -288,7 +285,6 @@ class Writer:
         self._full = None
 
     def now(self) -> int:
-        """Milliseconds since the epoch by the log's clock."""
         return self.appender.now()
 
     def configure(self, config: LogConfig) -> None:
@@ -477,15 +473,12 @@ class Writer:
         self.housekeeping.owe_names()
 
     def new_segment(self, base_offset: int) -> Segment:
-        """Make the object of a segment, whose files do not exist yet."""
         return new_segment(self.directory, base_offset, self.config)
 
     def create(self, segment: Segment) -> None:
-        """Create the files of a new, empty segment."""
         create_files(segment, self.config, self.now())
 
     def settle(self) -> None:
-        """Copy the appender's counters into the active segment."""
         active_segment.settle(self.appender, self.active)
 
     def attach_locked(self, next_offset: int, segment: Segment | None = None) -> None:
@@ -502,7 +495,6 @@ class Writer:
         openfiles.opened(self, active_segment.DESCRIPTORS)
 
     def limit(self) -> None:
-        """Set the appender's limits to those of the active segment."""
         active_segment.limit(self.appender, self.active, self.config)
         self.housekeeping.set_due()
 
@@ -586,7 +578,7 @@ class Writer:
                 self.housekeeping.release()
 
     def _close_cleanly(self) -> None:
-        """Write what a close writes, on a full disk as much as fits, and sync the records in any case."""
+        """Write the files that a close writes, or as many as a full disk can hold; sync the records in any case."""
         full: fs.FullDiskError | None = None
         self.settle()
         self.producers.end_offset = self.log_end_offset
