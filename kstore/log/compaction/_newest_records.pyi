@@ -106,7 +106,7 @@ class OffsetMap:
         """Bytes of memory of the entries and of the space between them."""
     def __len__(self) -> int: ...
     def put(self, key: ReadableBuffer, ordinal: int) -> int | None:
-        """Set a key's ordinal. Return the old, or None. Raises `ValueError` if the map is full, even for a known key."""
+        """Set a key's ordinal. Return the old one, or None. Raises `ValueError` if full, even for a known key."""
     def put_many(self, keys: ReadableBuffer, key_bytes: int, first_ordinal: int) -> int:
         """Put the keys in `keys`, of `key_bytes` bytes each, with rising ordinals. Return how many were put.
 

@@ -612,7 +612,7 @@ cdef class OffsetMap:
         return 0
 
     def put(self, key not None: ReadableBuffer, uint32_t ordinal) -> int | None:
-        """Set a key's ordinal. Return the old, or None. Raises `ValueError` if the map is full, even for a known key."""
+        """Set a key's ordinal. Return the old one, or None. Raises `ValueError` if full, even for a known key."""
         cdef Buffer held = Buffer(key)
         cdef int64_t previous
         self._check_idle()

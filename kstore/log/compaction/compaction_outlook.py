@@ -38,7 +38,7 @@ class CompactionOutlook:
 
     due_ms: int | None
     """When a cleaner's pass first selects the log if nothing more is appended, in milliseconds since the epoch; None if
-    none does. If the next pass selects it, the time of the question.
+    none does. If the next pass selects it, the time of the call.
     """
 
     first_dirty_offset: int
@@ -54,8 +54,8 @@ class CompactionOutlook:
     """Bytes of the segments that are dirty and may be cleaned now."""
 
     ratio: float | None
-    """The cleanable bytes divided by the sum of both, which must exceed `min.cleanable.dirty.ratio`; None in a log
-    without closed segments.
+    """The share of `cleanable_bytes` in the sum with `clean_bytes`, which must exceed `min.cleanable.dirty.ratio`; None
+    in a log without closed segments.
     """
 
     held_offset: int | None

@@ -71,9 +71,9 @@ def compact(
 ) -> CompactionStats:
     """Clean the dirty part of a log from `dirtiness.first_dirty_offset` to `first_uncleanable_offset`: one round.
 
-    `throttle(bytes)` is called with the bytes of each read and write, `progress(done, total)` with those of the pass.
-    The first-dirty line is written at the end. Raises `CleaningAbortedError` if the log's cleaning is not idle or is
-    aborted; `CorruptRecordError` and `StorageError`, with the log unchanged; the failure is kept in
+    `throttle(bytes)` is called with the bytes of each read and write, `progress(done, total)` with
+    the bytes read. The first-dirty line is written at the end. Raises `CleaningAbortedError` if the log's cleaning is
+    not idle or is aborted; `CorruptRecordError` and `StorageError`, with the log unchanged; the failure is kept in
     `writer.cleaning.failure`.
     """
     with writer.cleaning.running():

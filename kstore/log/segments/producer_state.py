@@ -167,7 +167,7 @@ class ProducerState:
     def _take_snapshot_of(self, table: ProducerTable, *, sync: bool = False) -> None:
         self.write_waiting()
         if self.end_offset > self.last_snapshot_offset and self._write_or_keep(self.end_offset, table, sync=sync):
-            self._unwritten = None  # an older snapshot is of no use now
+            self._unwritten = None  # an older snapshot is useless now
             self.last_snapshot_offset = self.end_offset
 
     def _write_or_keep(self, offset: int, table: ProducerTable, *, sync: bool) -> bool:

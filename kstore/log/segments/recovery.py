@@ -55,7 +55,7 @@ class Recovery:
     """Bytes cut from the end."""
 
     cut_from_offset: int | None = None
-    """The offset from which on records were cut; None if nothing was cut."""
+    """The offset from which records were cut; None if nothing was cut."""
 
     cut_reason: str | None = None
     """Why the first batch that was cut was invalid, in words; None if nothing was cut."""
@@ -171,7 +171,7 @@ def load(
 
 
 class Seen(NamedTuple):
-    """The result of `look`, which `load` need not find out again."""
+    """The result of `look`, which saves `load` the same work."""
 
     needs_nothing: bool
     """Whether `load` would find the log as a close leaves it, or a directory without a log."""
@@ -235,7 +235,7 @@ def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) 
 
 
 def _last_indexed(path: str) -> int | None:
-    """Return the position in the last entry of an offset index; 0 if it is empty, None if no close left it so."""
+    """Return the position in the last entry of an offset index: 0 if it is empty, None if not as a close leaves it."""
     with fs.closing(fs.open(path)) as index:
         size = fs.size(index)
         entry = fs.pread(index, OFFSET_ENTRY_BYTES, max(size - OFFSET_ENTRY_BYTES, 0))

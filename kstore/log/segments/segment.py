@@ -72,8 +72,8 @@ class Segment:
     """The files of one segment.
 
     An `openfiles.Holder` of the `.log` file; each index is a holder of its own file. A caller that passes `file.fd` to
-    the system must hold the `LogFile` until then: another thread may close the segment's file at any time, and its
-    descriptor may then belong to another file. Lookups are thread-safe; the log's mutex guards changes.
+    the system must hold the `LogFile` during the call: another thread may close the segment's file at any time, and
+    its descriptor may then belong to another file. Lookups are thread-safe; the log's mutex guards changes.
     """
 
     __slots__ = (
@@ -295,7 +295,7 @@ class Segment:
 
     @property
     def maximum(self) -> tuple[int, int]:
-        """The greatest timestamp, and the last offset of the first batch that has it; (-1, base offset) for none."""
+        """The greatest timestamp, and the last offset of the first batch that has it; (-1, base offset) if none."""
         if self._maximum is None:
             self._maximum = self.maximum_below(self.size_bytes)
         return self._maximum

@@ -6,7 +6,7 @@ Each step is synced before the next (SEMANTICS 7.25, 8.4 to 8.7):
 |------------------------------------------------------|-----------------------------------------------------------|
 | the new files are written, as `.cleaned`             | removes `.cleaned`: the log is the old one                |
 | `make_swap_files`: `.cleaned` to `.swap`, from the   | removes `.cleaned`, and `.swap` at the lowest of them and |
-| highest base down                                    | above; finishes the `.swap` segments below, as next row   |
+| highest base down                                    | above; finishes lower `.swap` ones, as in the next row    |
 | the new list, in memory: readers get it              | removes the files that the `.swap` logs cover, renames    |
 |                                                      | `.swap` to the final names: the log is the new one        |
 | `take_new_names`: the old files become `.deleted`,   | removes `.deleted` and files covered by the remaining     |

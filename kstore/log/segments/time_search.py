@@ -64,8 +64,8 @@ def find_timestamp(
 ) -> _log_search.FoundRecord | None:
     """Find the first record at or after `timestamp` and `start_offset` (SEMANTICS 5.5).
 
-    With `exactly` the record has this very timestamp, and is in the first batch with records whose header reaches it
-    (SEMANTICS 5.4).
+    With `exactly` the record has this very timestamp, and is in the first batch with records whose header has it or a
+    later one (SEMANTICS 5.4).
     """
     file = segment._file or segment.file  # avoids the call of a property; likewise below
     segment._used = True
@@ -100,7 +100,7 @@ def latest_record(
     """Find the first record with the greatest timestamp before the position `end` (SEMANTICS 5.4).
 
     `greatest` is the greatest timestamp of the batches. A batch that a compaction has emptied keeps its timestamp
-    although no record has it; if that is `greatest`, the headers of all batches are read.
+    although no record has it; if no record has `greatest`, the headers of all batches are read.
     """
     base_offset = segment.base_offset
     record = find_timestamp(segment, greatest, base_offset, end, max_decompressed_bytes, exactly=True)

@@ -1,7 +1,7 @@
 """The writable end of a log: appends whole batches to the active segment, and their index entries.
 
 An `Appender` holds what one append needs of the active segment (descriptors, position, counters, limits), so that
-normally one C call encodes, checks the limits, writes, indexes and publishes. For every exception it returns a code to
+normally one C call encodes, checks the limits, writes, indexes and publishes. In any other case it returns a code to
 Python. Invariant: nothing is published before its bytes are in the file, and an append that fails leaves the file and
 every counter as they were.
 

@@ -3,8 +3,8 @@
 One thread at a time has the turn. The others sleep, each on its own lock. The thread that gives the turn back wakes
 those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so that no
 interrupt (a signal handler that raises) comes between two steps, and the GIL is the lock: between a check and the step
-that depends on it, no object is allocated, since an allocation can start the garbage collector. Invariant: a thread
-that was woken and leaves without taking the turn still calls `give`, so that the next one is woken.
+that depends on it, no object is allocated: that can start a garbage collection, which lets other threads run.
+Invariant: a thread that was woken and leaves without taking the turn still calls `give`, so that the next one is woken.
 """
 
 from libc.stdint cimport int64_t

@@ -98,7 +98,7 @@ class Cleaning:
             return True
 
     def check(self) -> None:
-        """Raise `CleaningAbortedError` if a pause waits for this cleaning (SEMANTICS 7.8). Call `check_usable`."""
+        """Raise `CleaningAbortedError` if a pause waits for this cleaning (SEMANTICS 7.8); then call `check_usable`."""
         if self._pauses:
             raise CleaningAbortedError("the cleaning was aborted: the log is changed otherwise, or closed")
         self._check_usable()

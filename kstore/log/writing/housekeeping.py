@@ -1,8 +1,8 @@
 """Background work of a log: fsync, checkpoint lines, delayed unlinks; and when each is due.
 
-Syncs run concurrently with appends and take no lock of the log. A `Housekeeper` has due work done and writes checkpoint
+Syncs run concurrently with appends and take no lock of the log. A `Housekeeper` runs due work and writes checkpoint
 lines; housekeepers.py has those of a log without a store. Invariant: the recovery point rises only after everything
-below it, names included, is on the disk, and is written to its file only after that.
+below it, directory entries included, is on the disk, and is written to its file only after that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gap(NamedTuple):
 
 
 class Housekeeper(Protocol):
-    """Has the due work of a writable log done."""
+    """Runs the background work of a writable log when it is due."""
 
     timings: Timings
 
@@ -115,7 +115,7 @@ class Housekeeping:
         self._opened_at = recovery_point
         self._marks_wait = False  # the last write of the checkpoint lines failed on a full disk
         self.gap: Gap | None = None
-        self.keeps_start = False  # while a log is restarted: no segment's name may say its log start
+        self.keeps_start = False  # while a log is restarted: no segment may start at its log start
         self._start_line = 0  # while a truncation lowers the log start: the higher one, which may still be in the file
         self._unlinks: list[tuple[int, list[str]]] = []
         self._names_made = 1  # how often directory entries have changed
@@ -141,8 +141,8 @@ class Housekeeping:
         it fails, the log refuses writes from then on. A batch or a segment must end at `offset`, which becomes the
         recovery point: an opening treats a recovery point inside a gap as damage.
         """
-        # This function makes few calls: an append with sync=True waits for it, and after a sync, which empties the
-        # processor's caches of this code, each call takes half a microsecond.
+        # An append with sync=True waits for this function. A sync evicts its code from the processor's caches, and each
+        # call in it then takes half a microsecond, so it makes few.
         writer, turn = self.writer, self._turn
         names = self._names_made
         target = writer.log_end_offset if offset is None else offset
@@ -274,9 +274,9 @@ class Housekeeping:
         """Run a block that cuts records: no sync runs in it, and before it the recovery point is lowered to `offset`.
 
         The lower recovery point is written to its file. With `log_start_offset`, for a log that is restarted, the log
-        start rises to it first and is written, too, as for a time no segment's name may say it. The log end rises with
-        it: a sync at that time would promise records that are not there. If the files cannot be written, the old log
-        start is restored.
+        start rises to it first and is written, too, as for a time no segment may start there. The log end rises with
+        it: a sync now would promise records that are not there. If the files cannot be written, the old log start is
+        restored.
         """
         writer, start = self.writer, self.writer.log_start_offset
         try:
@@ -326,14 +326,14 @@ class Housekeeping:
         return gap.start if gap is not None and gap.end == end else end
 
     def _safe_recovery_point(self) -> int:
-        """Return the recovery point; inside a gap, its start, which an opening finds as log end after a loss above."""
+        """Return the recovery point or, inside a gap, the gap's start, where an opening may find the log end."""
         gap, recovery_point = self.gap, self.recovery_point
         return min(recovery_point, gap.start) if gap is not None and recovery_point <= gap.end else recovery_point
 
     def marks(self, keep_start: bool = False) -> tuple[int, int | None]:
         """Return the recovery point and the log start for the checkpoint files (SEMANTICS 12.7).
 
-        A log start that the first segment's name says, durably, has no line (None), unless with `keep_start`. A
+        A log start that is durably the first segment's base offset has no line (None), unless with `keep_start`. A
         recovery point below the log start is written as 0: all below the start is deleted, so nothing is promised, and
         an opening that finds the log ending below its start may start over there (SEMANTICS 8.11). While the log start
         is lowered, either start may be in the file, so the recovery point is compared with the higher one.
@@ -464,10 +464,7 @@ class Housekeeping:
                     self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
-        """Flush if the last flush was `flush.ms` ago (SEMANTICS 12.5).
-
-        Return the milliseconds until the next, or None for never.
-        """
+        """Flush if `flush.ms` has passed (SEMANTICS 12.5). Return the milliseconds to the next, or None for never."""
         writer = self.writer
         flush_ms = writer.config.flush_ms
         if flush_ms >= NEVER:

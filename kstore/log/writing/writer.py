@@ -75,7 +75,7 @@ class Writer:
         self.closed = False
         self.opened_in = 0  # in a forked child: the process that the log belongs to
         self.failure: BaseException | None = None
-        self._full: tuple[StorageError, int] | None = None  # the last write on a full disk, and the log end then
+        self._full: tuple[StorageError, int] | None = None  # the last error of a full disk, and the log end then
         self.cut_by = 0  # the thread that cuts records, until the open transactions are known again
         self.is_unsettled = False  # segments and log end do not match at present
         self.appender = Appender(clock)
@@ -110,7 +110,7 @@ class Writer:
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset: the first of the earliest open transaction, else the log end (SEMANTICS 0.2).
+        """The last stable offset: the first offset of the earliest open transaction, else the log end (SEMANTICS 0.2).
 
         While records are cut, the log start.
         """
@@ -401,10 +401,9 @@ class Writer:
     def take_in_locked(self, places: Sequence[tuple[Callable[[Segment], int], int]]) -> None:
         """Add whole segments at the log end; the first replaces the empty active segment.
 
-        Each `place(segment)` moves the files of one segment to its paths and returns the size of its log; it is paired
-        with one past the segment's last offset. The first segment stays the object that readers hold, and all become
-        visible at the same time. Nothing is synced here. If it raises, the log refuses writes, as its files are in an
-        unknown state.
+        Each place is (`place`, next offset): `place(segment)` moves the files of one segment to its paths and returns
+        the size of its log. The first segment stays the object that readers hold, and all become visible at the same
+        time. Nothing is synced here. If it raises, the log refuses writes, as its files are in an unknown state.
         """
         first = segment = self.active
         before = self.segments.items
@@ -438,7 +437,7 @@ class Writer:
     def _undo_roll(self, before: SegmentList, new: Segment, next_offset: int) -> None:
         """Make the old segment the active one again, and delete the files of the new one.
 
-        Otherwise appends to the old segment would pass the base offset in their names.
+        They must not stay: appends to the old segment pass the base offset in their names.
         """
         try:
             self.segments = before
@@ -452,10 +451,7 @@ class Writer:
             raise
 
     def undo_done_roll_locked(self, before: SegmentList, next_offset: int, gap: Gap | None) -> None:
-        """Undo a roll to a base offset above the log end, after its append has stored nothing.
-
-        Otherwise no record could be appended below that base any more.
-        """
+        """Undo a roll above the log end whose append stored nothing: no record could be appended below the new base."""
         new = self.active
         try:
             self.housekeeping.gap = gap
