@@ -142,8 +142,9 @@ def decode_columns(
 
     Raises:
         CorruptRecordError: If the length, magic, size, CRC or records of a batch are wrong.
-        ValueError: If the layout is "binary" and there are 2 GiB or more of records, or if headers are requested and
-            the records are too large for one column of headers (about 683 MiB in the other layouts).
+        ValueError: If a column or the layout is unknown; if the layout is "binary" and there are 2 GiB or more of
+            records; or if headers are requested and the records are too large for one column of headers (about 683
+            MiB in the other layouts).
 
     Example:
         >>> batch = kstore.encode_batch([(b"key", b"value"), (b"key", None)])

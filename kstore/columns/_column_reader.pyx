@@ -31,6 +31,7 @@ import os
 
 from kstore.base.optional import Late
 from kstore.columns import _columns
+from kstore.columns.keyed_rows import checked_columns, checked_layout
 from kstore.codec import compression
 from kstore._core import RecordIterator, decode_batches
 from kstore.errors import StorageError
@@ -561,8 +562,9 @@ def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = No
 
     Raises:
         CorruptRecordError: If the length, magic, size, CRC or records of a batch are wrong.
-        ValueError: If the layout is "binary" and there are 2 GiB or more of records, or if headers are requested and
-            the records are too large for one column of headers (about 683 MiB in the other layouts).
+        ValueError: If a column or the layout is unknown; if the layout is "binary" and there are 2 GiB or more of
+            records; or if headers are requested and the records are too large for one column of headers (about 683
+            MiB in the other layouts).
 
     Example:
         >>> batch = kstore.encode_batch([(b"key", b"value"), (b"key", None)])
@@ -570,7 +572,8 @@ def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = No
         >>> columns.offsets.tolist(), columns.values.to_pylist()
         ([0, 1], [b'value', None])
     """
-    cdef Reader reader = Reader(_columns.DEFAULT_COLUMNS if columns is None else columns, layout, check_crc=check_crc,
+    names = _columns.DEFAULT_COLUMNS if columns is None else checked_columns(columns, _columns.COLUMN_NAMES, "known")
+    cdef Reader reader = Reader(names, checked_layout(layout), check_crc=check_crc,
                                 max_decompressed_bytes=max_decompressed_bytes,
                                 threads=DEFAULT_THREADS if threads is None else min(threads, MAX_THREADS))
     cdef ks_reader *r = &reader._r

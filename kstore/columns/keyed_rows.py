@@ -35,6 +35,13 @@ def checked_columns(columns: Sequence[str], names: Sequence[str], are: str) -> t
     return chosen
 
 
+def checked_layout(layout: str) -> str:
+    """Return the layout, or raise `ValueError` unless it is known."""
+    if layout not in _columns.LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
+    return layout
+
+
 class KeyedPart(NamedTuple):
     """The rows of one log, in the order of their offsets, and the offset of each key's row."""
 

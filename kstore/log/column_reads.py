@@ -11,7 +11,7 @@ from kstore.base.numbers import LONG_MAX
 from kstore.base.threads import ForkLock
 from kstore.columns import _arrow_stream, _batch_table, _column_reader, _columns
 from kstore.columns._columns import Columns
-from kstore.columns.keyed_rows import checked_columns
+from kstore.columns.keyed_rows import checked_columns, checked_layout
 from kstore.log.column_source import ColumnSource
 from kstore.log.reading.log_reader import open_reader
 from kstore.log.reading.read_options import ReadOptions
@@ -52,8 +52,7 @@ def column_options(
     if columns is not None:
         names = checked_columns(columns, _columns.COLUMN_NAMES, "known")
     count = _column_reader.DEFAULT_THREADS if threads is None else arguments.integer("threads", threads, low=1)
-    if layout not in _columns.LAYOUTS:
-        raise ValueError(f"layout is {layout!r}; {', '.join(map(repr, _columns.LAYOUTS))} are allowed")
+    checked_layout(layout)
     rows = NO_LIMIT if max_records is None else arguments.integer("max_records", max_records, low=1)
     size = NO_LIMIT if whole else CHUNK_BYTES
     if max_bytes is not None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore import CorruptRecordError, Log, LogClosedError, OffsetOutOfRangeError, Record
+from kstore import CorruptRecordError, Log, LogClosedError, OffsetOutOfRangeError, Record, encode_batch
 from kstore.columns._column_reader import decode_columns
 from kstore.columns._columns import (
     COLUMN_NAMES,
@@ -292,6 +292,14 @@ def test_wrong_arguments_are_refused_by_name(values: Log) -> None:
         for method in (values.read_columns, values.iter_columns):
             with pytest.raises(error, match=text):
                 method(**wrong)  # type: ignore[arg-type]
+
+
+def test_decoding_names_an_unknown_column_or_layout() -> None:
+    batch = encode_batch([b"value"])
+    with pytest.raises(ValueError, match="columns has 'values'; offset, timestamp"):
+        decode_columns(batch, columns=["values"])
+    with pytest.raises(ValueError, match="layout is 'arrow'"):
+        decode_columns(batch, layout="arrow")
 
 
 # ---- a column by itself
