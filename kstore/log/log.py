@@ -140,8 +140,8 @@ class Log(Closing):
             CorruptRecordError: If flushed data is damaged; nothing is cut.
             InvalidTopicError: If Kafka forbids the name.
             ConfigError: If a setting is unknown or its value is not allowed.
-            StorageError: If the system refuses an operation; also if a bulk load into the partition is not finished
-                (`Store.open` finishes it), or a restore into the directory's parent.
+            StorageError: If the system refuses an operation; if the directory is missing in mode "r"; if a restore into
+                the parent directory or a bulk load into the partition is not finished (`Store.open` finishes a load).
 
         Example:
             >>> log = kstore.Log.open("/data/orders-0", segment_bytes=64 << 20)
@@ -283,7 +283,7 @@ class Log(Closing):
 
     @property
     def failed(self) -> StorageError | None:
-        """The error that made the log refuse writes; None if it accepts them."""
+        """The error because of which the log refuses writes; None if there was none."""
         failure = None if self._writer is None else self._writer.failure
         return None if failure is None else as_storage_error(failure, self.path)
 
@@ -803,7 +803,7 @@ class Log(Closing):
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
-        Takes the arguments of `read_columns`, and raises the same errors after the rows before the fault.
+        Takes the arguments of `read_columns` and raises the same errors; the rows before a damaged batch come first.
 
         If neither `max_records` nor `max_bytes` is given, a chunk has up to 4 MiB and consists of whole batches, unless
         a batch is larger. As many chunks as there are `threads` are then read at the same time, twice as many if the
@@ -912,9 +912,9 @@ class Log(Closing):
         record whose timestamp is later; records after that one do not count, even if their timestamps are earlier. A
         record without a timestamp is never later.
 
-        A table of the past lacks the records that compaction, retention or truncation have removed since. A key is
-        absent if its record of then has been superseded and cleaned, which may have happened to records older than
-        `min.compaction.lag.ms`.
+        A table of the past lacks the records that compaction, retention or truncation have removed since. So a key is
+        absent if the record that it had at that time has been superseded and cleaned since. Compaction can clean all
+        superseded records older than `min.compaction.lag.ms`.
 
         The table holds its records in memory; this call holds the keys a second time while it runs.
 
@@ -1036,7 +1036,10 @@ class Log(Closing):
         return steadily(describe_all, self._view, view=self._view)
 
     def update_config(self, **settings: Unpack[LogSettings]) -> None:
-        """Change settings of the open log; each takes effect when it does in Kafka (SEMANTICS 13.13).
+        """Change settings of the open log.
+
+        When a change takes effect, depends on the setting: most with the next append or the next pass of retention or
+        compaction, those of the files with the next segment ("takes effect" in docs/configuration.md; SEMANTICS 13.13).
 
         Args:
             **settings: The settings to change, by name, as in `open`.
@@ -1119,7 +1122,7 @@ class Log(Closing):
         """Delete the records at and above `offset`, and the whole batch that holds `offset`.
 
         Args:
-            offset: The new log end.
+            offset: The new log end, also if it is inside a batch. At or above the log end nothing is deleted.
 
         Returns:
             Whether there were records to delete.

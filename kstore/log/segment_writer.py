@@ -1,7 +1,7 @@
 """Writes batches into segments for a bulk load, outside of any log; each segment has three files.
 
-They are byte for byte the files of a `Log` with the same configuration after a clean close, without the files that only
-an open log needs.
+They are byte for byte the files of a `Log` with the same configuration after a clean close. Files that only an open log
+needs are not written: producer snapshots, epochs, checkpoints, locks.
 """
 
 from __future__ import annotations

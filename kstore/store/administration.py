@@ -207,7 +207,7 @@ class Administration:
     def copy_topic(
         self, topic: str, topic_id: uuid.UUID, count: int, numbers: Iterable[int], config: Mapping[str, object]
     ) -> None:
-        """Make a topic as its leader has it: the id, these settings, a count of partitions, these of them here.
+        """Make a topic as its leader has it: this id, these settings, `count` partitions, and `numbers` of them here.
 
         Existing partitions are kept; after a crash the same call does the rest. For followers only.
         """

@@ -75,7 +75,7 @@ class FetchResult:
 
         Raises:
             StorageError: If the bytes cannot be sent, or the file has been cut since the fetch.
-            TypeError: If the target is neither.
+            TypeError: If the target is not a descriptor and has no `fileno`.
         """
         if self._file is None:
             return 0
@@ -121,7 +121,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             most_bytes = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
             file = segment.file
             data = file.read(place.position, min(last - place.position, most_bytes))
-            # `find_batch` has checked the first batch. A batch that does not follow is left to the next fetch to raise.
+            # `find_batch` has checked the first batch. If a later one does not follow it, the next fetch raises.
             sound, _, least = chained(data, -MAX_OFFSET, most)
             data = data[: max(sound, min(place.size_bytes, len(data)))]
             if committed:

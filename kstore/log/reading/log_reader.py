@@ -155,7 +155,7 @@ class LogReader:
             previous = piece
 
     def _start_in(self, segment: Segment) -> tuple[int, int]:
-        """Return the start of a batch at or before the one that holds the offset, or the end; and its least offset."""
+        """Return position and least offset of a batch at or before the one that holds the offset, or of the end."""
         view = self.view
         while True:
             log_end, data_end = view.log_end_offset, view.data_end_offset

@@ -430,7 +430,6 @@ class ReadOnlyView:
         return None
 
     def _read_marks(self) -> _Marks:
-
         recovery_point, points_file = self._mark(checkpoint.RECOVERY_POINTS)
         log_start, starts_file = self._mark(checkpoint.LOG_STARTS)
         was_shut_down = fs.exists(os.path.join(self.root, checkpoint.CLEAN_MARKER))

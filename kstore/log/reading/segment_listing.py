@@ -33,7 +33,7 @@ class Listing(NamedTuple):
 
 
 def list_segments(directory: str) -> Listing:
-    """List the directory. Raises `StorageError` for a segment whose name has not 20 digits."""
+    """List the directory. Raises `StorageError` for a segment whose name does not have 20 digits."""
     inodes = _names(directory)
     unfinished = swap.find_leftovers(directory, inodes)
     actual = {name: name for name in inodes if name not in set(unfinished.remove)}
@@ -55,7 +55,7 @@ def list_segments(directory: str) -> Listing:
 
 
 def _names(directory: str) -> dict[str, int]:
-    """Return the names and inode numbers at one time: those of two equal listings, as a rename may disturb one."""
+    """Return the names and inode numbers at one time: lists until two listings agree, as a rename may disturb one."""
     entries = None
     while True:
         before, entries = entries, {entry.name: entry.inode() for entry in fs.scandir(directory)}

@@ -12,9 +12,9 @@ segment of each group. So the segment that was the last one at the first read sh
   one; if a newer leader epoch starts below the old log end, as when a broker is told to truncate; or if the log ends
   below its old end. Otherwise it was cleaned.
 
-Invariant: a cleaning is never reported as a truncation. So one truncation is not found: if it is followed by as many
-appends, a roll and a cleaning that joins the segment with its neighbours before the second read, and no new leader
-epoch.
+Invariant: a cleaning is never reported as a truncation. So one kind of truncation is not found: one that is followed,
+before the second read, by as many appends, a roll, and a cleaning that joins the segment with its neighbours, without a
+new leader epoch.
 """
 
 from __future__ import annotations
