@@ -21,9 +21,9 @@ from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 
 PACK_BYTES = 512 * 1024  # how much append_many and append_columns encode before they write
-LOAD_BYTES = 3 << 19  # the same for columns, one thread and no codec: the page cache holds larger writes in larger pieces
+LOAD_BYTES = 3 << 19  # for columns, one thread and no codec: the page cache holds larger writes in larger pieces
 DEFAULT_BATCH_BYTES = 1 << 20
-SPREAD_BYTES = 8 << 20  # the batches of all partitions filled at the same time; with less, each write is small
+SPREAD_BYTES = 8 << 20  # for the batches of all partitions filled together; with less, each write is small
 LEAST_SPREAD_BYTES = 65_536  # the least for one partition, however many there are
 MAX_EPOCH = 32_767
 

@@ -105,7 +105,7 @@ class Metadata:
         A partition without a checkpoint line is not counted: it may never have held anything. A missing partition may
         be in a directory that is not open now, or a broker may have deleted its topic.
         """
-        # A partition that was missing before is searched again.
+        # A partition that was missing before is searched for again.
         by_topic = {
             topic: {
                 number: entry for number, entry in entries.items() if not isinstance(entry.failure, CorruptRecordError)
@@ -132,7 +132,7 @@ class Metadata:
         return missing
 
     def _is_current(self, topic: str) -> bool:
-        """Return whether a topic's record belongs to it; False if that is unknown: no partition's id can be read."""
+        """Return whether a topic's record belongs to it; False if no partition's id can be read, so it is unknown."""
         return self.refusal(topic) is None and self.table.find(topic, self.topic_id(topic)) is not None
 
     def refusal(self, topic: str) -> StorageError | None:

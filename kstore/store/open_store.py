@@ -51,7 +51,7 @@ def open_directories(
     opening: Opening,
     assemble: Callable[[Metadata, LogManager | LogReaders, Opening], Recovering],
 ) -> None:
-    """Open the directories at `paths`; if this raises an error of `Store.open`, nothing is open and nothing locked.
+    """Open the directories at `paths`; raise as `Store.open` does, with nothing left open or locked.
 
     `assemble` makes the parts of the store before any of them works, so that they have an owner if an interrupt comes.
     """

@@ -1,6 +1,6 @@
 """Runs tasks periodically, by a clock that is passed in (SEMANTICS 13.4).
 
-`run_due` runs every due task in the calling thread; the background thread, of which there is one, does the same.
+`run_due` runs every due task in the calling thread; the one background thread does the same.
 Invariant: a clock may jump. A task never waits longer from now than its period, and a leap forward runs it once.
 """
 
@@ -73,7 +73,7 @@ class Scheduler:
         """Run `action` after `delay_ms`, then at a fixed rate; once, if the period is not positive (SEMANTICS 13.4).
 
         Due times that have passed before a run are skipped, and the rate keeps its phase. If a due time comes during a
-        run, the task runs again immediately: the first steps of that run may have been before it.
+        run, the task runs again immediately, since the run's first steps were made before that time.
         """
         self._add(_Task(name, action, period_ms if period_ms > 0 else None, max(delay_ms, 0)))
 

@@ -71,6 +71,8 @@ class Store(Closing):
     """Topics and their partitions in one or more log directories, opened with `Store.open`.
 
     A store that only reads (mode "r") can be pickled; unpickling opens it again. In a forked child the store is closed.
+    Calls that change the store raise `ReadOnlyError` in mode "r". Appends and changes of topics and groups raise
+    `NotLeaderError` in a follower. Calls that read or write raise `LogClosedError` after `close`.
 
     Thread-safe: any method may be called from any thread.
     """
@@ -119,7 +121,8 @@ class Store(Closing):
             clock: Returns milliseconds since the epoch; replaces the system's clock.
             background: Whether background threads run retention, compaction, flushes, checkpoints and deletions. If
                 false, these wait for `run_housekeeping`.
-            progress: Called as `progress(done, total)` with numbers of logs while logs are recovered.
+            progress: Called as `progress(done, total)` with numbers of logs while the logs that were not closed cleanly
+                are recovered.
             seed: With the same seed, a repeated run appends its records without a key to the same partitions.
             max_open_files: How many files the process keeps open for later use, those of idle logs and index maps
                 included, however many partitions and segments there are. By default half of what the system allows the
@@ -302,8 +305,8 @@ class Store(Closing):
     def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
         """Change some settings of one topic.
 
-        The settings are stored. They take effect at the same time as in Kafka (SEMANTICS 13.13). If this raises,
-        nothing has changed.
+        The settings are stored. They take effect in open logs as with `Log.update_config`, in others with their
+        opening (SEMANTICS 13.13). If this raises, nothing has changed.
 
         Args:
             topic: The topic.
@@ -318,6 +321,8 @@ class Store(Closing):
 
     def update_config(self, config: ConfigSource = None, **settings: Unpack[LogSettings]) -> None:
         """Change the store's settings until it is closed; topics keep their own (SEMANTICS 13.11).
+
+        The settings take effect in open logs as with `Log.update_config`.
 
         Args:
             config: The settings to change, in one of the forms that `open` takes.
@@ -624,10 +629,10 @@ class Store(Closing):
         partition is, and never changes the order within a partition. One record of each partition is then read ahead; a
         later deletion or truncation does not remove it from the result.
 
-        With `follow` the iterator continues with new records. It looks for new records again and again; all records
-        found at one time are returned, in the order above, before any found later, so a record with a lower timestamp
-        may follow. Unless `partitions` is given, new partitions are read from their start. New partitions and the
-        deletion of the topic are noticed within a tenth of a second.
+        With `follow` the iterator polls for new records at the end. The records that one poll finds are returned in the
+        order above, before those of the next poll, so a record with a lower timestamp may follow. Unless `partitions`
+        is given, new partitions are read from their start. New partitions and the deletion of the topic are noticed
+        within a tenth of a second.
 
         One iterator belongs to one thread at a time.
 
@@ -737,7 +742,7 @@ class Store(Closing):
             threads: How many threads read, as in `Log.iter_columns`.
 
         Returns:
-            An iterator of `(partition, chunk)` pairs. A chunk is what `Log.iter_columns` returns.
+            An iterator of `(partition, chunk)` pairs. The chunks are those of `Log.iter_columns`.
 
         Raises:
             KStoreError: The errors of `read`. Errors in the arguments or in the given offsets are raised by the call,

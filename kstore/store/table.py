@@ -38,11 +38,11 @@ MOST_THREADS = min(4, os.cpu_count() or 1)
 class Table(KeyedRows[ConsumerRecord]):
     """The newest record of each key of a topic, as `Store.table` read them: a snapshot.
 
-    Iterating returns the records partition by partition in the order of their offsets, `table[key]` the
-    `ConsumerRecord` of a key (bytes), `len` the number of keys. `key in table`, `get`, `keys` and `items` work as with
-    a dict. `columns()` returns the table as columns, including one named partition. Arrow takes the table itself:
-    `polars.DataFrame(table)`, `pyarrow.table(table)`. The names of headers are text, as in columns: bytes that are not
-    UTF-8 become U+FFFD.
+    Iterating yields the records partition by partition in the order of their offsets. `table[key]` is the
+    `ConsumerRecord` of a key (bytes) and `len` the number of keys; `key in table`, `get`, `keys` and `items` work as
+    with a dict. `columns()` returns the table as columns, including one named partition, and Arrow libraries accept the
+    table itself: `polars.DataFrame(table)`, `pyarrow.table(table)`. In names of headers, bytes that are not UTF-8 are
+    replaced by U+FFFD, as in columns.
 
     Example:
         >>> table = store.table("orders")
@@ -55,7 +55,7 @@ class Table(KeyedRows[ConsumerRecord]):
     """The topic."""
 
     end_offsets: dict[int, int]
-    """For each partition the end offset: the table counts the records below it."""
+    """For each partition the offset below which its records are in the table."""
 
     _names = ("partition", *ROW_COLUMNS)
 

@@ -107,7 +107,7 @@ class RecordTransaction:
     ended: bool
     def __init__(self, producer: TransactionalProducer, numbers: SequenceNumbers, sync: bool) -> None: ...
     def _enter(self, places: Iterable[tuple[str, int]]) -> None:
-        """Add those of these partitions to the transaction that are not in it."""
+        """Add to the transaction the partitions that it does not have yet."""
     def _finish(self, commit: bool, sync: bool) -> None:
         """Decide the transaction, and end it in all partitions."""
 

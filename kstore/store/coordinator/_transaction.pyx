@@ -206,7 +206,7 @@ cdef class IdSteps:
             start_ms, previous, -1, version)))
 
     cdef bint _end_at_once(self, coordinator, bint commit) except -1:
-        """Decide and end the transaction; return False and do nothing if that takes more than appends to open logs."""
+        """Decide and end the transaction; do nothing and return False if that takes more than appends to open logs."""
         cdef dict by_topic = coordinator.logs_by_topic
         cdef list logs = []
         cdef dict numbers
@@ -226,7 +226,7 @@ cdef class IdSteps:
         try:
             for log in logs:
                 append_marker(log, state, commit, coordinator_epoch, now_ms)
-        except KStoreError:  # from a topic that was deleted since; any other error comes again
+        except KStoreError:  # the topic may be deleted; `complete` raises any other error again
             coordinator.complete(self, only_open=True)
             return True
         self.done(now_ms)
@@ -278,7 +278,7 @@ cdef class RecordTransaction:
         return 0
 
     def _enter(self, places: Iterable[tuple[str, int]]) -> None:
-        """Add those of these partitions to the transaction that are not in it."""
+        """Add to the transaction the partitions that it does not have yet."""
         cdef set entered = self._numbers.entered
         new = [place for place in places if place not in entered]
         if new:

@@ -1,7 +1,7 @@
 """`InternalTopics`: the partitions of `__consumer_offsets` and `__transaction_state`, and which one a name belongs to.
 
 A partition's directory is created with the first write to it. Invariant: the number of partitions is decided once, when
-the topic is first written, and kept in the file of topics; otherwise a name would be searched in another partition.
+the topic is first written, and kept in the file of topics; otherwise a name would be looked up in another partition.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ class TransactionalProducer(Closing):
 
 
 class Transaction(RecordTransaction):
-    """The records between its start and its end: readers of committed records see all of them, or none.
+    """A transaction: readers of committed records see all of its records, or none.
 
     If an append raises, the transaction is still open: abort it, as a `with` block does.
 
@@ -560,7 +560,7 @@ class Transaction(RecordTransaction):
 
         Args:
             sync: If true, all records and the decision are on the disk before any marker, and the markers when this
-                returns. If false, the transaction is atomic if the process dies, but not if the machine does. By
+                returns. If false, the transaction is atomic if the process crashes, but not if the machine does. By
                 default as given to `transaction`.
 
         Raises:

@@ -98,7 +98,7 @@ class TransactionCoordinator:
                     logger.error("transaction of %s: not completed: %s", entry.transactional_id, error)
 
     def _end_hanging(self) -> None:
-        """End transactions of stores that no id has: a crash of the machine lost the records of the ids.
+        """End open transactions of stores that no id has: a crash of the machine lost the records of their ids.
 
         After a crash the logs that were not closed cleanly are open. A snapshot has the state of the others.
         """
