@@ -325,7 +325,14 @@ def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | 
            expected_offset: int | None = None) -> RecordMetadata:
     """Append one record as `Store.append` does. The marker of a transaction takes an offset, too.
 
-    Takes the arguments of `Store.append`, except `sync`.
+    Args:
+        topic: The topic.
+        value: The record's value; None is a tombstone.
+        key: The record's key.
+        partition: The partition to append to; by default the partitioner chooses one, as in `Store.append`.
+        timestamp: Milliseconds since the epoch, or a `datetime` with a time zone; now by default.
+        headers: The record's headers.
+        expected_offset: Append only if the record gets this offset. Needs a `partition`.
 
     Returns:
         The record's partition, offset and timestamp.
