@@ -85,7 +85,8 @@ class Log(Closing):
 
     A log is a context manager, which closes it. In a forked child the log is closed. A read-only log can be pickled; it
     is opened again when it is unpickled. A log that is garbage collected while it is open issues a `ResourceWarning`,
-    as a file does.
+    as a file does. Calls that write raise `ReadOnlyError` in mode "r". Calls that read or write raise `LogClosedError`
+    after `close`.
 
     Example:
         >>> with kstore.Log.open("/data/orders-0") as log:
@@ -671,6 +672,7 @@ class Log(Closing):
             OffsetOutOfRangeError: If the offset is below the log start (unless `on_lag="start"`) or above the log end.
                 The iterator raises it if retention, `delete_records` or a truncation overtakes it; with
                 `on_lag="start"` only if a truncation does.
+            InvalidTimestampError: If `start_timestamp` is a `datetime` without a time zone.
             CorruptRecordError: From the iterator, if the CRC of a batch is wrong.
             LogClosedError: If the log is closed.
 
@@ -961,6 +963,7 @@ class Log(Closing):
 
         Raises:
             OffsetOutOfRangeError: If the offset is not in the log.
+            CorruptRecordError: If the header of a batch is malformed; the CRC is not verified.
         """
         committed = wants_committed(isolation)
         offset = arguments.whole("offset", offset)
@@ -977,6 +980,9 @@ class Log(Closing):
 
         Returns:
             The timestamp and the record's offset; None if no record has a timestamp.
+
+        Raises:
+            CorruptRecordError: If the header of a batch is malformed.
         """
         return fetch.max_timestamp(self._view)
 
@@ -1161,7 +1167,7 @@ class Log(Closing):
 
         Raises:
             OffsetOutOfRangeError: If the offset is above the high watermark.
-            PolicyViolationError: If `cleanup.policy` is `compact` alone.
+            PolicyViolationError: If `cleanup.policy` is `compact` without `delete`.
             InvalidTopicError: If the topic is one of Kafka's internal topics.
             NotLeaderError: If the log is a follower's.
         """

@@ -34,8 +34,8 @@ class WrittenSegment(NamedTuple):
 class SegmentWriter:
     """Appends batches without a producer id to new segments in a directory, starting at offset 0, and seals them.
 
-    Rolls when a log with this configuration would. The first batch creates the first files. An `openfiles.Holder` of
-    the active segment. Not thread-safe, except that another thread may park the segment at any time.
+    Rolls when a log with this configuration would. The first batch creates the first files. Not thread-safe, except
+    that another thread may park the active segment at any time (this is its `openfiles.Holder`).
     """
 
     listed = False

@@ -1,7 +1,7 @@
 """`Disks`: the log directories of a store that writes, locked, in service or offline.
 
-Keeps the set of `LogDirectory` objects; their contents belong to `partitions` and `manager`. Invariant: a directory
-whose disk has failed goes out of service alone, and the others continue (SEMANTICS 13.9).
+Keeps the set of `LogDirectory` objects; their contents belong to `partitions` and `manager`. Invariant: if a disk
+fails, only its directory goes out of service, and the others continue (SEMANTICS 13.9).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Disks:
         self._on_offline(directory, directory.offline)
 
     def guarded(self, directory: LogDirectory, act: Callable[[], T]) -> T | None:
-        """Call `act`, which changes a directory's own files; a failing disk takes that directory alone offline.
+        """Call `act`, which changes a directory's own files; a failing disk takes only that directory offline.
 
         A full disk does not: the write waits for space, and `LogDirectory.full` says so.
         """

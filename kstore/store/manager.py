@@ -142,8 +142,8 @@ class LogManager:
 
         After a clean shutdown only the end of each log is checked: the marker says that no recovery is due, not that
         the files are long enough. `num.recovery.threads.per.data.dir` logs are opened at the same time in each
-        directory. A log that cannot be opened is refused alone: its entry has the error. If the disk has no space for a
-        recovery, it is retried when the log is next needed.
+        directory. If a log cannot be opened, only that one is refused: its entry has the error. If the disk has no
+        space for a recovery, it is retried when the log is next needed.
         """
         work: dict[bool, dict[str, list[Entry]]] = {True: {}, False: {}}
         for entry in entries:

@@ -100,7 +100,7 @@ class Metadata:
         return id_on_disk(self.partitions(topic))
 
     def find_missing(self, roots: Sequence[str]) -> list[Entry]:
-        """Return the partitions that a checkpoint file names and no directory holds, each refused.
+        """Return the partitions that a checkpoint file names and no directory has, each marked as refused.
 
         A partition without a checkpoint line is not counted: it may never have held anything. A missing partition may
         be in a directory that is not open now, or a broker may have deleted its topic.

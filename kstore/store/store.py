@@ -126,7 +126,7 @@ class Store(Closing):
             seed: With the same seed, a repeated run appends its records without a key to the same partitions.
             max_open_files: How many files the process keeps open for later use, those of idle logs and index maps
                 included, however many partitions and segments there are. By default half of what the system allows the
-                process, and at most 8192. This is a limit of the process: the last one given holds.
+                process, and at most 8192. This is a limit of the process: the last value given applies.
             staging_dir: The directory in which Spark's tasks were told to stage, if that is not beside the log
                 directories. An opening finishes an interrupted bulk load from there or from beside the log directories,
                 and from no other directory that the load's record may name.
@@ -369,7 +369,7 @@ class Store(Closing):
 
         Raises:
             InvalidTopicError: If Kafka forbids the name.
-            TopicExistsError: If the topic exists, or another one whose name differs in `.` and `_` alone, as in Kafka.
+            TopicExistsError: If the topic exists, or another one whose name differs only in `.` and `_`, as in Kafka.
                 With `exist_ok` the message says how the existing topic differs.
             InconsistentTopicIdError: If `exist_ok` is set and the existing topic has another id.
             ConfigError: If a setting is unknown or out of range.
@@ -396,9 +396,10 @@ class Store(Closing):
     def delete_topic(self, topic: str) -> None:
         """Delete a topic.
 
-        Its directories are renamed immediately, and removed after `file.delete.delay.ms` (SEMANTICS 6.16). Readers in
-        this process get `LogClosedError`. If a crash, or a directory that is offline, leaves a part of the topic, the
-        next opening that can deletes it; until then the name is in use.
+        Its directories are renamed immediately, and removed after `file.delete.delay.ms` (SEMANTICS 6.16). In this
+        process readers of its logs get `LogClosedError`, and the store's iterators and consumers
+        `UnknownTopicOrPartitionError`. If a crash, or a directory that is offline, leaves a part of the topic, the next
+        opening that can deletes it; until then the name is in use.
 
         On a full disk the directories are removed immediately. If there is not even space to record the deletion, a
         crash of the machine during the call may leave some of the topic's partitions.
@@ -791,8 +792,8 @@ class Store(Closing):
     def table(self, topic: str, *, as_of: datetime | Mapping[int, int] | None = None) -> Table:
         """Read the newest record of each key of a topic, without rewriting anything.
 
-        The result joins the tables of the partitions (see `Log.latest`). Every partition is a table of its own, as
-        compaction cleans each on its own: a tombstone deletes its key in its own partition only. Usually a key is in
+        The result joins the tables of the partitions (see `Log.latest`). Every partition is a separate table, since
+        compaction cleans each separately: a tombstone deletes its key only in its own partition. Usually a key is in
         one partition. If it is in several, such as after a change of the partitioner or of the number of partitions,
         the table has the record with the latest timestamp, and that of the higher partition if timestamps are equal.
 
@@ -953,7 +954,7 @@ class Store(Closing):
                 committed for that application. Without it, a manifest that was committed before is skipped.
             rename_bytes: If a partition's staged files have at least this average size, they become segments by a
                 rename; otherwise their records are appended.
-            staging_dir: Where tasks were told to stage, if not in `<root>.kstore-staging`; also holds for later calls.
+            staging_dir: Where tasks were told to stage, if not in `<root>.kstore-staging`; later calls use it, too.
                 The manifest may name directories in these staging directories only.
 
         Returns:

@@ -1,6 +1,6 @@
 """`Store.table`: the newest record of each key of a topic, from the tables of its partitions (`log.log_table`).
 
-Invariant: every partition is a table of its own, so that the result does not change when a tombstone is cleaned.
+Invariant: every partition is a separate table, so that the result does not change when a tombstone is cleaned.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ def offset_for_timestamp(self: Any, timestamp: int | datetime) -> TimestampOffse
 
     Raises:
         InvalidTimestampError: If the `datetime` has no time zone.
+        CorruptRecordError: If the header of a batch is malformed.
 
     Example:
         >>> log.offset_for_timestamp(datetime(2026, 11, 28, tzinfo=timezone.utc)).offset

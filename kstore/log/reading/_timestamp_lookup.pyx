@@ -50,6 +50,7 @@ def offset_for_timestamp(self, timestamp: int | datetime) -> TimestampOffset | N
 
     Raises:
         InvalidTimestampError: If the `datetime` has no time zone.
+        CorruptRecordError: If the header of a batch is malformed.
 
     Example:
         >>> log.offset_for_timestamp(datetime(2026, 11, 28, tzinfo=timezone.utc)).offset

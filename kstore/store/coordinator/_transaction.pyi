@@ -30,7 +30,7 @@ LAST_EPOCH: Final[int]
 class StepLock:
     """A reentrant lock like `threading.RLock`, which C acquires and releases without calling Python.
 
-    An interrupt can end the wait for the lock, and comes at no other place. The fields change under the GIL.
+    An interrupt can come only while a thread waits for the lock. The fields change under the GIL.
     """
     def renew(self) -> None:
         """Free the lock in a child process, where the thread that held it may not exist."""
@@ -72,7 +72,7 @@ class IdSteps:
     def coordinator_epoch(self) -> int:
         """The epoch of the coordinator, which is the leader epoch of the id's log."""
     def write(self, state: TransactionState) -> None:
-        """Write a state to the log; it holds from then on, even if an interrupt comes before this returns."""
+        """Write a state to the log; it is in force from then on, even if an interrupt comes before this returns."""
     def remove(self) -> None:
         """Write a tombstone, which deletes the state of the id."""
     def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:

@@ -2,7 +2,7 @@
 """The steps of a transaction, in C: add a partition, append a record, end the transaction.
 
 `IdSteps` writes the states of a transactional id, `RecordTransaction` appends and ends, `StepLock` excludes other
-threads. Invariant: a state holds when its record is in the id's log, not before.
+threads. Invariant: a state is in force when its record is in the id's log, not before.
 """
 
 cimport cython
@@ -67,7 +67,7 @@ cdef extern from "Python.h":
 cdef class StepLock:
     """A reentrant lock like `threading.RLock`, which C acquires and releases without calling Python.
 
-    An interrupt can end the wait for the lock, and comes at no other place. The fields change under the GIL.
+    An interrupt can come only while a thread waits for the lock. The fields change under the GIL.
     """
 
     cdef PyThread_type_lock _lock
@@ -159,7 +159,7 @@ cdef class IdSteps:
         return max((<Appender?> self._appender).leader_epoch, 0)
 
     def write(self, state: TransactionState) -> None:
-        """Write a state to the log; it holds from then on, even if an interrupt comes before this returns."""
+        """Write a state to the log; it is in force from then on, even if an interrupt comes before this returns."""
         self._write(state_value(state), state)
 
     def remove(self) -> None:

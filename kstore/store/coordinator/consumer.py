@@ -247,6 +247,7 @@ class Consumer(Closing):
         Raises:
             UnknownTopicOrPartitionError: If the topic that was read has been deleted.
             OffsetOutOfRangeError: If records before a position have been truncated.
+            LogClosedError: If the consumer is closed.
             KStoreError: The errors of `Store.commit_offsets`.
         """
         if self._closed:

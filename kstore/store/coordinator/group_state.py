@@ -3,7 +3,7 @@
 Replays the log and says what has expired (Kafka's OffsetMetadataManager and its groups); writes nothing. A replay
 starts with the newest record of each key up to the last stable offset, so its time depends on the number of keys, not
 of commits. Positions written in a transaction wait for its marker. Invariant: of two commits of one position, or a
-commit and a deletion, the one at the higher offset holds, in whatever order their markers came.
+commit and a deletion, the one at the higher offset counts, in whatever order their markers came.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class GroupCoordinator:
     def commit_in_transaction(
         self, positions: Positions, numbers: SequenceNumbers, enter: Callable[[list[Place]], None]
     ) -> None:
-        """Write positions in a transaction; they hold once it is committed."""
+        """Write positions in a transaction; they take effect when it is committed."""
         positions = self._checked(positions)
         if not positions.offsets:
             return

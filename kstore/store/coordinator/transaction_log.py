@@ -1,8 +1,8 @@
 """The records of `__transaction_state` for each transactional id, and the store's entry for one.
 
 A partition is read once, when the store is opened or the id is first needed: no other process writes it while the store
-has the lock, so from then on the entries are its state. Invariant: an entry's state is what its log holds; it changes
-when the record is in the log, not before.
+has the lock, so from then on the entries are its state. Invariant: an entry's state is the last one in its log; it
+changes when the record is in the log, not before.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class TransactionCoordinator:
     def _catch_up(self, entry: TransactionEntry, epoch: int) -> None:
         """Raise the epoch of an id whose newest states a crash of the machine lost: its logs would refuse older epochs.
 
-        A transaction that the id has as ongoing had ended: its missing markers are aborts.
+        A transaction that is ongoing in the state of the id has in fact ended: its missing markers are aborts.
         """
         with entry.lock:
             state = entry.state
