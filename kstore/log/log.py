@@ -1044,8 +1044,8 @@ class Log(Closing):
     def update_config(self, **settings: Unpack[LogSettings]) -> None:
         """Change settings of the open log.
 
-        When a change takes effect, depends on the setting: most with the next append or the next pass of retention or
-        compaction, those of the files with the next segment ("takes effect" in docs/configuration.md; SEMANTICS 13.13).
+        A change takes effect with the next append, segment, flush, deletion, or pass of retention or compaction: see
+        "takes effect" of the setting in docs/configuration.md (SEMANTICS 13.13). In mode "r" only `config` changes.
 
         Args:
             **settings: The settings to change, by name, as in `open`.

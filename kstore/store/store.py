@@ -946,7 +946,7 @@ class Store(Closing):
         with the number of partitions that the manifest says. Other appends wait during the call.
 
         If this raises, nothing has happened unless the message says that the load is decided. An interrupt is raised
-        when the load is either done or given up; the result of the same call again says which.
+        after the load is done or given up; the result of a repeated call says which.
 
         Args:
             manifest: What the tasks have staged: `Staged` rows, or mappings or Spark rows with their fields.
@@ -974,8 +974,8 @@ class Store(Closing):
     def become_leader(self) -> dict[tuple[str, int], int]:
         """Make a follower a leader, which clients may write.
 
-        A partition's new leader epoch is one above the newest that it has had, or 1. It starts at the log end offset,
-        and batches appended from now on carry it (SEMANTICS 10.24), also after the store is opened again. Prepared
+        A partition's new leader epoch is one above the newest that it has had, or 1 if it had none. It starts at the
+        log end offset, and batches appended later carry it (SEMANTICS 10.24), also after the store is opened again. Prepared
         transactions are completed; open ones are aborted when they time out. A group's position above the log end
         offset is set to it: the records that the group had read there are lost. If the store is a leader already, each
         partition starts a new epoch, so that followers can distinguish its records from those of another leader.
