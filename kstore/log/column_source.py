@@ -21,8 +21,7 @@ from kstore.log.segments.segment import Segment
 
 # How much of a file is read between two checks of the guard: less while it keeps moving.
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
-# Strides that a table of batches reads per step, the most parts of a step, and the least bytes of a part: a hundredth
-# of the bytes are headers.
+# A table of batches: strides per step, most parts of a step, least bytes of a part (a hundredth of them are headers).
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
 
 

@@ -975,10 +975,10 @@ class Store(Closing):
         """Make a follower a leader, which clients may write.
 
         A partition's new leader epoch is one above the newest that it has had, or 1 if it had none. It starts at the
-        log end offset, and batches appended later carry it (SEMANTICS 10.24), also after the store is opened again. Prepared
-        transactions are completed; open ones are aborted when they time out. A group's position above the log end
-        offset is set to it: the records that the group had read there are lost. If the store is a leader already, each
-        partition starts a new epoch, so that followers can distinguish its records from those of another leader.
+        log end offset, and batches appended later carry it (SEMANTICS 10.24), also after the store is opened again.
+        Prepared transactions are completed; open ones are aborted when they time out. A group's position above the log
+        end offset is set to it: the records that the group had read there are lost. If the store is a leader already,
+        each partition starts a new epoch, so that followers can distinguish its records from those of another leader.
 
         The epochs are durable when this returns. After a crash the store is a follower, or a leader with the new
         epochs; in either case call this again.

@@ -30,7 +30,7 @@ LAST_EPOCH: Final[int]
 class StepLock:
     """A reentrant lock like `threading.RLock`, which C acquires and releases without calling Python.
 
-    An interrupt can come only while a thread waits for the lock. The fields change under the GIL.
+    In this code an interrupt can come only during the wait for the lock. The fields change under the GIL.
     """
     def renew(self) -> None:
         """Free the lock in a child process, where the thread that held it may not exist."""

@@ -67,7 +67,7 @@ cdef extern from "Python.h":
 cdef class StepLock:
     """A reentrant lock like `threading.RLock`, which C acquires and releases without calling Python.
 
-    An interrupt can come only while a thread waits for the lock. The fields change under the GIL.
+    In this code an interrupt can come only during the wait for the lock. The fields change under the GIL.
     """
 
     cdef PyThread_type_lock _lock
