@@ -1,4 +1,4 @@
 """General helpers that every package may use: argument checks, limits of numbers, optional imports, threads, times.
 
-Invariant: they know nothing of logs, and of kstore's other modules they import only `kstore.errors`.
+Invariant: this package does not know of logs, and imports no other module of kstore except `kstore.errors`.
 """

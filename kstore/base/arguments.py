@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 
 def integer(name: str, value: SupportsIndex, low: int = LONG_MIN, high: int = LONG_MAX) -> int:
-    """Return a whole number; raise `ValueError` outside of `[low, high]`, `TypeError` for a bool, a float or others."""
+    """Return a whole number; raise `ValueError` unless `low <= value <= high`, `TypeError` for a bool, a float etc."""
     number = whole(name, value)
     if not low <= number <= high:
         raise ValueError(f"{name} is {number}; {low} to {high} are allowed")
@@ -44,7 +44,7 @@ def whole(name: str, value: SupportsIndex) -> int:
 
 
 def seconds(name: str, value: float | None) -> float | None:
-    """Return a time to wait, None for no limit; raise `ValueError` if it is negative or NaN."""
+    """Return a time to wait in seconds, None for no limit; raise `ValueError` if it is negative or NaN."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -86,7 +86,7 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.5) -> str:
 
 def names_of(call: Callable[..., object]) -> set[str]:
     """Return the names of the keyword arguments of a method, without `self`."""
-    code = call.__code__  # of a method, its function's
+    code = call.__code__  # a method returns the code of its function
     return set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
 
 

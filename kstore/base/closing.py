@@ -1,4 +1,4 @@
-"""The base class of objects with `close()`, which a `with` block closes at its end."""
+"""The base class of objects with `close()`: a `with` block closes them at its end."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from kstore.base.threads import start
 
 PATIENCE_S = 0.002
-"""The most time that a small log takes; a task that takes longer waits for the disk or checks many bytes."""
+"""The most time that recovering or checking a small log takes; a longer task waits for the disk or reads many bytes."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -35,10 +35,9 @@ def with_helpers(
     """Call `work` for each item of all groups, up to `at_once` of a group at a time; yield the results as they arrive.
 
     The calling thread takes one item after the other, and all of them if no thread can be started. The helpers are
-    threads of this `name`. A helper takes an item only if no call has started for `patience_s`, since helpers slow down
-    short calls that run only Python. After an error, or if the iteration ends early, no further call starts; the first
-    error is raised once the running calls have ended. `on_leaving` is called before those are waited for, perhaps more
-    than once.
+    threads of this `name`. A helper takes an item only if no call has started for `patience_s` seconds, since helpers
+    slow down short calls that run only Python. After an error, or if the iteration ends early, no further call starts.
+    `on_leaving` is then called, perhaps more than once; the running calls end; and the first error is raised.
     """
     works = _Works(work, [_Group(items, at_once) for items in groups], patience_s, on_leaving)
     return works.run(at_once, name)
@@ -49,7 +48,7 @@ class _Group(Generic[Item]):
 
     def __init__(self, items: Iterable[Item], at_once: int) -> None:
         self.items = deque(items)  # `popleft` is atomic, so only one thread gets an item
-        # Not a Semaphore, nor an Event below, since an interrupt may leave those locked.
+        # A queue, since an interrupt may leave a Semaphore or an Event locked.
         self.slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(at_once):
             self.slots.put(None)
@@ -99,7 +98,7 @@ class _Works(Generic[Item, T]):
 
     def _start_helpers(self, at_once: int, name: str) -> None:
         for number, group in enumerate(self._groups):
-            # The calling thread itself starts with the first group, one item at a time.
+            # The calling thread starts with the first group, so that group needs one helper less.
             for _ in range(min(at_once, len(group.items)) - (number == 0)):
                 helper = threading.Thread(target=self._help, args=(group,), name=name)
                 self._helpers.append(helper)
@@ -139,7 +138,7 @@ class _Works(Generic[Item, T]):
             self._on_leaving()
 
     def _leave_the_rest(self) -> None:
-        """Start no other call, and wake the helpers, even if an interrupt has lost a slot."""
+        """Start no further call, and wake the helpers, even if an interrupt has lost a slot."""
         for group in self._groups:
             group.items.clear()
         for _ in self._helpers:

@@ -1,7 +1,7 @@
-"""Event loop helpers of asynchronous calls: wake-ups, work in a thread, turns. Imported on first use.
+"""Event loop helpers for asynchronous calls: wake-ups, work in a thread, yielding. Imported on first use.
 
-No other module imports asyncio. Invariant: only the loop's own thread uses a loop, except for `call_soon_threadsafe`;
-a closed loop is no error.
+No other module imports asyncio. Invariant: a loop is used only in its own thread, except for `call_soon_threadsafe`. A
+closed loop is no error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Future = asyncio.Future
 
 T = TypeVar("T")
 
-TURN_SECONDS = 0.0005  # how long a task may make calls that do not wait before the loop's other tasks run
+TURN_SECONDS = 0.0005  # how long a task may make calls without waiting before the loop's other tasks must run
 
 
 def running() -> Loop:
@@ -35,11 +35,11 @@ def running() -> Loop:
 
 
 def in_thread(loop: Loop, work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a thread of the loop's default executor, or in this thread if no thread can be started."""
+    """Run `work` in a thread of the loop's default executor, or in this thread if none can be started."""
     task = threads.Task(work)
     try:
         return loop.run_in_executor(None, task.result)
-    except RuntimeError as error:  # the executor may still have queued it: then one of its threads may run it
+    except RuntimeError as error:  # the executor may have queued the task, so one of its threads may run it
         threads.warn(error)
         future: Future[T] = loop.create_future()
         try:
@@ -119,7 +119,7 @@ async def give_way() -> None:
 
 
 class Turns:
-    """Makes tasks that make many calls without waiting give way to the loop's other tasks."""
+    """Says when tasks that make many calls without waiting must let the loop's other tasks run."""
 
     __slots__ = ("_end",)
 
@@ -127,7 +127,7 @@ class Turns:
         self._end = 0.0
 
     def is_over(self) -> bool:
-        """Return whether a turn has passed since a task last gave way."""
+        """Return whether `TURN_SECONDS` have passed since a task last gave way."""
         return monotonic() >= self._end
 
     async def give_way(self) -> None:

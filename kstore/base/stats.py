@@ -22,7 +22,7 @@ class CompactionStateStats(TypedDict, total=False):
     size_bytes: int
     """The size of the batches in all `.log` files."""
     first_dirty_offset: int
-    """The offset up to which the log has been cleaned; -1 if `cleanup.policy` does not include `compact`."""
+    """The offset below which the log is cleaned; -1 if `cleanup.policy` does not include `compact`."""
     dirty_ratio: float
     """The cleanable bytes divided by the clean and cleanable bytes."""
     compacted_ms: int
@@ -49,7 +49,7 @@ class LogStats(TypedDict):
     log_end_offset: int
     """The offset of the next record. A truncation lowers it."""
     recovery_point: int
-    """The offset below which a power failure loses nothing; in mode "r" that of the checkpoint file, which is older."""
+    """The offset below which a power failure loses nothing; in mode "r" an older one, from the checkpoint file."""
     segments: int
     """The number of segments, including the active one."""
     size_bytes: int
@@ -63,7 +63,7 @@ class LogStats(TypedDict):
     zstd_of_columns: str
     """The library that decompresses zstd. It does not change."""
     first_dirty_offset: int
-    """The offset up to which the log has been cleaned; -1 if `cleanup.policy` does not include `compact`."""
+    """The offset below which the log is cleaned; -1 if `cleanup.policy` does not include `compact`."""
     dirty_ratio: float
     """The cleanable bytes divided by the clean and cleanable bytes."""
     compacted_ms: int
@@ -109,7 +109,7 @@ class StoreStats(AnyStoreStats, total=False):
     offline: dict[str, str]
     """The log directories that have failed, and why. Opening the store again restores one that works."""
     full: dict[str, str]
-    """The log directories whose disk was full at the last write, and its error; removed by a successful write."""
+    """The log directories whose disk was full at the last write, and the error, until a write succeeds."""
     failures: dict[str, str]
     """The failed tasks of housekeeping, and why; "retention orders-0" is a task for one partition.
 
@@ -121,13 +121,13 @@ class StoreStats(AnyStoreStats, total=False):
     to_be_removed: list[str]
     """The directories of deleted partitions that wait for `file.delete.delay.ms`."""
     sync_seconds: dict[str, HistogramStats]
-    """The seconds of each successful sync of a log, by log directory."""
+    """The durations of successful syncs of logs in seconds, by log directory."""
     sync_callers: dict[str, HistogramStats]
     """The number of calls of `flush` that each sync served (group commit), by log directory."""
     task_seconds: dict[str, HistogramStats]
-    """The seconds of each successful run of a task, by task."""
+    """The durations of successful runs of a task in seconds, by task."""
     cleaning_seconds: HistogramStats
-    """The seconds of each cleaning of one log that was not abandoned."""
+    """The durations in seconds of cleanings of one log, without abandoned ones."""
 
 
 class BackupLag(TypedDict):
@@ -140,7 +140,7 @@ class BackupLag(TypedDict):
     lag_records: int
     """The number of offsets that are not backed up."""
     unflushed_records: int
-    """The number of those that another process has not flushed, if its files cannot be synced."""
+    """The number of these offsets that another process has not flushed, if its files cannot be synced."""
 
 
 class BackupStats(TypedDict):
@@ -161,7 +161,7 @@ class BackupStats(TypedDict):
     sent_bytes: int
     """The number of bytes sent since the backup was opened."""
     caught_up: bool
-    """Whether the backup had every record, to the ends of the logs, after the last round."""
+    """Whether the backup had every record of the logs after the last round."""
     last_backup_ms: int | None
     """When everything was last backed up since the backup was opened, in milliseconds since the epoch."""
     partitions: dict[str, BackupLag]

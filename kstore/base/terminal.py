@@ -28,7 +28,7 @@ def escaped(text: str, *, lines: bool = False) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # Python's surrogate for this byte
+        code -= 0xDC00  # the byte that Python's surrogate represents
         return f"\\x{code:02x}"
     return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"  # JSON can read the second form
 

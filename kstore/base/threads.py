@@ -21,7 +21,7 @@ logger = logging.getLogger("kstore")
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # seconds of one wait, since an interrupt may come between a change and its ring
+_LOOK_S = 0.5  # the longest wait without a check: an interrupt may come between a change and the `ring` for it
 _LINGER_S = 0.05  # seconds for which an idle thread waits for tasks
 
 _warned: list[str] = []
@@ -30,8 +30,8 @@ _warned: list[str] = []
 def start(thread: threading.Thread) -> bool:
     """Start a thread; return False if the system refuses.
 
-    An interrupt in `Thread.start` could leave the lock taken with which the new thread reports that it runs. Therefore
-    the main thread, which gets the interrupts, lets another thread call it.
+    An interrupt in `Thread.start` could leave a lock taken that the new thread needs to report that it runs. Only the
+    main thread gets interrupts, so it lets another thread call `Thread.start`.
     """
     if threading.current_thread() is not threading.main_thread():
         error = _start(thread)
@@ -91,7 +91,7 @@ class Bell:
                 woken.put(None)
 
     def wait(self, has_come: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `has_come()`, which is called after each `ring` and every half second; False after `timeout`."""
+        """Wait until `has_come()`, checked after each `ring` and every half second; return False after `timeout`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         woken: SimpleQueue[None] = SimpleQueue()
         try:
@@ -125,8 +125,8 @@ class Workers:
     """Runs many tasks in up to `count` threads, or in the calling thread if no thread can be started.
 
     A context manager, which waits for all tasks at its end. It replaces executors of `concurrent.futures`: an interrupt
-    in their Python code, or in that of a future, can leave a lock taken, and a worker waits for it forever. For use by
-    one thread.
+    in the Python code of an executor or a future can leave a lock taken, and a worker then waits for it forever. For
+    use by one thread.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -136,7 +136,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
-        """Queue a call for the threads, or do it now if none can be started; `Task.run` does it in this thread."""
+        """Queue a call for the threads, or do it now if none can be started; the caller may also run the task."""
         task = Task(work)
         self.queue(task)
         return task
@@ -144,7 +144,7 @@ class Workers:
     def queue(self, task: Task[Any]) -> None:
         """Do what `submit` does, for a task that the caller has made."""
         self._tasks.put(task)
-        with self._lock:  # idle threads end under this lock, if nothing is queued
+        with self._lock:  # an idle thread holds this lock when it finds nothing queued and ends
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) >= self._count:
                 return

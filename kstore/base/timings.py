@@ -1,4 +1,4 @@
-"""`Timings`: the durations of syncs and the callers that each sync serves, for all logs of one housekeeper."""
+"""`Timings`: the durations of syncs and the number of callers of each, for all logs of one housekeeper."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from kstore.base import threads
 
 T = TypeVar("T")
 
-_LOOK_S = 0.5  # seconds of one wait, since a signal that comes just before a wait does not end it
+_LOOK_S = 0.5  # the longest wait without a check: a signal that comes just before a wait does not end it
 
 
 class GivenUp(BaseException):
-    """Raised inside of the work if an interrupt has come and the work may still stop; `run` never raises it."""
+    """Raised inside the work if an interrupt has come and the work may still stop; `run` never raises it."""
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """`read` and `read_into` copy bytes of a file from the page cache while they hold the GIL.
 
-Compiled, since Python's own calls release the GIL for each read, and next to a thread that computes they get it back
-only after 5 ms, a thousand times the time of reading 16 KiB. Invariant: nothing here waits for the disk or holds the
-GIL for long. For bytes outside of the page cache, for file systems that cannot report it and for more than
-KS_HELD_BYTES, the caller must read itself, without the GIL. Thread-safe.
+Compiled, since Python's own calls release the GIL for each read. If another thread computes, they get it back only
+after 5 ms, a thousand times the time of reading 16 KiB. Invariant: nothing here waits for the disk or holds the GIL for
+long. The caller must read without the GIL if the bytes are not in the page cache, if the file system cannot report
+that, or if they are more than KS_HELD_BYTES. Thread-safe.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

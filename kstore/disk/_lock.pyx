@@ -26,7 +26,7 @@ cdef extern from *:
     #include <sys/file.h>
     #include <unistd.h>
 
-    /* Called before the close: a forked process may still have a copy of the descriptor. */
+    /* Called before the close, which unlocks nothing while a forked process has a copy of the descriptor. */
     static void ks_unlock(int fd, int byte) {
         if (byte < 0) {
             (void)flock(fd, LOCK_UN);

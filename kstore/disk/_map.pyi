@@ -13,11 +13,11 @@ class Map:
     """
     def __init__(self, fd: int, size: int) -> None: ...
     def size(self) -> int:
-        """Return the present length of the file; reading mapped bytes behind it is a SIGBUS."""
+        """Return the present length of the file; reading mapped bytes beyond it raises SIGBUS."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def close(self) -> None:
-        """Unmap the file and close the descriptor; raise `BufferError` while it is exported. Idempotent."""
+        """Unmap the file and close the descriptor; raise `BufferError` while a buffer is exported. Idempotent."""
     def __enter__(self) -> Map: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

@@ -19,7 +19,7 @@ cdef extern from *:
         return data == MAP_FAILED ? NULL : data;
     }
 
-    /* Moves the file offset, so nobody may use that to read. It takes half the time of fstat. */
+    /* Moves the file offset, so all reads must name a position. It takes half the time of fstat. */
     static int64_t ks_length(int fd) { return (int64_t)lseek(fd, 0, SEEK_END); }
 
     static int ks_own(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 0); }
@@ -68,7 +68,7 @@ cdef class Map:
         return length
 
     def size(self) -> int:
-        """Return the present length of the file; reading mapped bytes behind it is a SIGBUS."""
+        """Return the present length of the file; reading mapped bytes beyond it raises SIGBUS."""
         return self.length()
 
     def __len__(self):
@@ -84,7 +84,7 @@ cdef class Map:
         self._exports -= 1
 
     def close(self) -> None:
-        """Unmap the file and close the descriptor; raise `BufferError` while it is exported. Idempotent."""
+        """Unmap the file and close the descriptor; raise `BufferError` while a buffer is exported. Idempotent."""
         if self._exports:
             raise BufferError("the map is exported")
         self._give_back()

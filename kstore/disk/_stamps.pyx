@@ -1,7 +1,7 @@
 """`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged one.
 
 Compiled, since a follower checks thousands of partitions many times a second. Opens nothing. Invariant: a path that
-changed very recently is reported again, since it may change once more without a change of its time.
+changed very recently is reported again, since its time may not show another change.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -33,7 +33,7 @@ cdef extern from *:
             stamp.changed_ns = (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
     #endif
             if (stamp.changed_ns > sure_ns)
-                stamp.inode = -2; /* no file has it, so that the next check finds a change */
+                stamp.inode = -2; /* no file has this inode, so the next check finds a change */
         }
         return stamp;
     }

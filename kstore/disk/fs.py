@@ -77,7 +77,7 @@ def open(
     return open_regular(path, flags, follow=follow)
 
 
-class closing:  # in lower case, like `contextlib.closing`
+class closing:  # lower case, like `contextlib.closing`
     """Closes a descriptor at the end of its `with` block, or on collection if an interrupt came before the block."""
 
     __slots__ = ("_fd",)
@@ -180,15 +180,15 @@ def size(fd: int) -> int:
 
 
 def hole_behind(fd: int, position: int) -> int | None:
-    """Return the end of the page at `position` if the file has only a hole behind that page, otherwise None.
+    """Return the end of the page at `position` if the file has only a hole after that page, otherwise None.
 
-    Returns None if zeros were written there, and on file systems that do not report holes.
+    Returns None if zeros were written after it, and on file systems that do not report holes.
     """
     page_end = (position // _PAGE_BYTES + 1) * _PAGE_BYTES
     try:
         os.lseek(fd, page_end, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # no data from there on
+        if error.errno == errno.ENXIO:  # no data from `page_end` on
             return page_end
         raise storage_error(error, fd) from error
     return None
@@ -211,7 +211,7 @@ def identity(fd: int) -> tuple[int, int]:
 
 
 def fsync(fd: int) -> None:
-    """Return once the file's bytes and all its metadata are on the disk, not only in its cache."""
+    """Return once the file's bytes and all its metadata are on the disk itself, not only in the drive's cache."""
     try:
         _full_sync(fd)
     except OSError as error:
@@ -219,7 +219,7 @@ def fsync(fd: int) -> None:
 
 
 def fdatasync(fd: int) -> None:
-    """Return once the file's bytes, and its length if that changed, are on the disk, not only in its cache."""
+    """Return once the file's bytes, and its length if that changed, are on the disk itself, as after `fsync`."""
     try:
         if sys.platform == "darwin":
             _full_sync(fd)
@@ -232,7 +232,7 @@ def fdatasync(fd: int) -> None:
 def start_writing(fd: int) -> None:
     """Start writing the file to the disk without waiting, so that a later `fdatasync` waits less.
 
-    That `fdatasync` raises the errors. Does nothing except on Linux.
+    The `fdatasync` raises the errors of the writes. Does nothing except on Linux.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
@@ -377,7 +377,7 @@ def write_atomically(path: StrPath, data: ReadableBuffer) -> None:
             raise
         with contextlib.suppress(StorageError):
             unlink(temporary)
-        # Also if the sync of the new file failed for lack of space: the old file is unchanged, so nothing is lost.
+        # Raised even if the sync of the new file failed: the old file is unchanged, so nothing is lost.
         raise FullDiskError(error.errno, error.strerror, path) from error
     rename(temporary, path)
     sync_directory(os.path.dirname(path) or ".")
@@ -397,7 +397,7 @@ def rename(source: StrPath, target: StrPath) -> None:
 def unlink(path: StrPath, *, dir_fd: int | None = None) -> bool:
     """Delete a file; return False if there is none. Not yet durable.
 
-    With `dir_fd`, delete the file of this name in that open directory, wherever the path leads now.
+    With `dir_fd`, delete the file of this name in that open directory, even if the path now leads elsewhere.
     """
     return _remove(os.unlink, path, dir_fd)
 
@@ -421,7 +421,7 @@ def mkdir(path: StrPath) -> bool:
 
 
 def make_directory(path: StrPath) -> bool:
-    """Make one directory; return False if it exists. Not yet durable. Raises `StorageError` if a link is there."""
+    """Make one directory; return False if it exists. Not yet durable. Raises `StorageError` for a file or a link."""
     try:
         os.mkdir(path)
     except FileExistsError as error:
@@ -454,7 +454,7 @@ def rmdir(path: StrPath, *, dir_fd: int | None = None) -> bool:
 
 
 def refuse_links(path: StrPath, *, below: StrPath) -> None:
-    """Raise `StorageError` (ELOOP) if `below`, or any part of the path behind it, is a symbolic link."""
+    """Raise `StorageError` (ELOOP) if `below`, or any part of the path after it, is a symbolic link."""
     path, at = os.path.abspath(path), os.path.abspath(below)
     for part in ["", *os.path.relpath(path, at).split("/")]:
         at = f"{at}/{part}" if part else at
@@ -465,9 +465,9 @@ def refuse_links(path: StrPath, *, below: StrPath) -> None:
 def remove_tree(path: StrPath, *, below: StrPath | None = None) -> None:
     """Remove a directory with its contents; links are removed, not followed; a missing entry is no error.
 
-    Each directory is opened once, without following a link, and its entries are removed through that descriptor, so
-    that a directory that is replaced by a link during the removal is harmless. With `below`, neither `below` nor any
-    part of the path behind it may be a link. Raises `StorageError` (ELOOP) if directories are nested more than
+    Each directory is opened once, without following a link, and its entries are removed through that descriptor.
+    Therefore a link that replaces a directory during the removal does no harm. With `below`, neither `below` nor any
+    part of the path after it may be a link. Raises `StorageError` (ELOOP) if directories are nested more than
     `MAX_DEPTH` deep, and keeps those.
     """
     path = os.path.abspath(path)

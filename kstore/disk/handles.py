@@ -34,9 +34,9 @@ class ExistingFileError(StorageError, FileExistsError):
 
 
 class FullDiskError(StorageError):
-    """The disk or a quota has no space for the bytes to be written; the file is unchanged.
+    """The disk or a quota has no space for the bytes to be written; bytes that were written before are safe.
 
-    A sync that fails for lack of space raises a plain `StorageError`, since bytes written before may be lost.
+    A sync that fails for lack of space raises a plain `StorageError`, since bytes written before may then be lost.
     """
 
     advice = "; reading and deleting still work, and writing works again once there is room"
@@ -74,7 +74,7 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 def make_room_or_raise(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> None:
     """Return if the failed call should be retried; raise the `StorageError` otherwise.
 
-    It should if the process or the system had no descriptor left and files that are not in use could be closed.
+    A retry makes sense if no descriptor was left, and this call could close files that are not in use.
     """
     if error.errno not in NO_DESCRIPTOR or not openfiles.make_room():
         raise storage_error(error, path, of_sync=of_sync) from error
@@ -167,7 +167,7 @@ _live: dict[
 
 
 def register(owner: _Forked) -> None:
-    """Make every child that is forked while the owner exists call `owner._after_fork()`."""
+    """Call `owner._after_fork()` in every child that is forked while the owner exists."""
     key = id(owner)
     _live[key] = weakref.ref(owner, lambda reference: _forget(key, reference))
 
@@ -204,8 +204,8 @@ class Handles:
 
     In a forked child they are closed immediately and `closed` is true. Before that `on_fork` is called, so that
     compiled code forgets the numbers before another file can get them. `on_fork` must not be a method of an object that
-    holds this one: that would be a reference cycle. Other threads read within `use`. During a use, `drop` and `close`
-    leave the closing to the end of the last use, so that a number never becomes another file's during a read.
+    holds this one: that would be a reference cycle. Other threads read within `use`. If `drop` or `close` is called
+    then, the descriptors are closed when the last use ends, so that a number never means another file during a read.
     Thread-safe.
     """
 
@@ -307,7 +307,7 @@ def _close_each(fds: Iterable[int]) -> None:
 
 
 def _close_all(pid: int, *owned: set[int]) -> None:
-    if os.getpid() != pid:  # in a child that was not forked by os.fork: the descriptors are the parent's
+    if os.getpid() != pid:  # in a child that os.fork did not make: the descriptors are the parent's
         return
     for fds in owned:
         for fd in fds:

@@ -35,7 +35,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 
 
 def lock_root(root: StrPath, *, shared: bool) -> Lock:
-    """Lock a log directory against brokers and stores: `shared` for a single writing log, not shared for a `Store`.
+    """Lock a log directory against brokers and stores: `shared` for a log without a store, exclusively for a `Store`.
 
     Takes a record lock on byte 0 of `.lock`, and creates a missing `.lock`. It conflicts in both directions with a
     broker's lock on the whole file. Raises `LogLockedError` immediately if this process or another holds the lock.
@@ -44,7 +44,7 @@ def lock_root(root: StrPath, *, shared: bool) -> Lock:
 
 
 def checkpoint_lock(root: StrPath) -> Lock:
-    """Lock byte 1 of `.lock` to rewrite the checkpoint files of a root; release it right afterwards.
+    """Lock byte 1 of `.lock` for a rewrite of a root's checkpoint files; the caller releases it right afterwards.
 
     Waits up to `WAIT_SECONDS`, then raises `LogLockedError`, which names the process that holds the lock.
     """
@@ -61,7 +61,7 @@ def lock_partition(path: StrPath) -> Lock:
 
 
 def is_locked(root: StrPath) -> bool:
-    """Return whether a log, a store or a broker has locked the log directory for writing; True if not known.
+    """Return whether a log, a store or a broker has locked the log directory for writing; True if that is not known.
 
     Takes no lock, and creates no file.
     """
@@ -186,7 +186,7 @@ class _ProcessLocks:
     """
 
     def __init__(self) -> None:
-        # Code enters the lock itself, not the condition, in which an interrupt would leave the lock taken.
+        # Code enters the lock, not the condition: an interrupt in the condition's code would leave the lock taken.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._fds: dict[str, int] = {}
@@ -239,7 +239,7 @@ class _ProcessLocks:
                 is_its = holder in holders
                 if is_its:
                     holders.remove(holder)
-                if not holders and (is_its or self._fds.get(path) == fd):  # or an interrupt came after its lock
+                if not holders and (is_its or self._fds.get(path) == fd):  # or an interrupt came right after `lockf`
                     with contextlib.suppress(OSError):
                         fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte, os.SEEK_SET)
                     self._close_unused(path, fd)
@@ -272,10 +272,10 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _find_holder(fd: int, byte: int) -> int | None:
-    """Return the process that has locked the byte, or the file if it is -1; None if that cannot be determined.
+    """Return the process that has locked the byte, or the file if `byte` is -1; None if that cannot be determined.
 
     The system names the owner of a process's lock, such as a broker's, but not of an open file description lock. For
-    those /proc is searched for a process with such a lock; it does not show other users' processes.
+    the latter, /proc is searched for a process with such a lock; it does not show other users' processes.
     """
     if byte >= 0 and _HAS_OFD_LOCKS:
         with contextlib.suppress(OSError):

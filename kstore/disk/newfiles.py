@@ -51,7 +51,7 @@ def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[N
 
 
 def _new_locked(path: str) -> int:
-    """Make a file and lock it; repeat if another process removed it as a leftover before it was locked."""
+    """Create and lock a file; repeat if another process removed it as a leftover before it was locked."""
     while True:
         fd = fs.open(path, new=True)
         with contextlib.suppress(OSError):  # the file system has no locks

@@ -55,7 +55,7 @@ _unsure = 0  # descriptors opened since the last count; how many were closed sin
 _trusted = 0  # the count is repeated after more than this many were opened
 _counted_for = 0  # the budget at the last count
 _next_look = 0  # the budget is read again after this many were opened, since the process's limit may have changed
-_least_limit: int | None = None  # a lower budget, since the process had no descriptor left
+_least_limit: int | None = None  # a lower budget for a minute after the process had no descriptor left
 _least_limit_until = 0.0  # the end of the lower budget, by the monotonic clock
 # The sweep in progress; `setdefault` and `del` are atomic, while an interrupt could leave a lock taken forever.
 _sweeping: dict[str, object] = {}
@@ -93,8 +93,9 @@ def held() -> int:
 def make_room() -> bool:
     """Close a quarter of the open files, and lower the budget for a minute; return False if none could be closed.
 
-    Called when no descriptor is left; the caller may hold locks. If another thread is sweeping, waits until that has
-    closed a file, which may need a sync first, but only for seconds: it may be waiting for one of the caller's locks.
+    Called when no descriptor is left; the caller may hold locks. If another thread is sweeping, this call waits until
+    that thread has closed a file, which may need a sync first. It waits at most 5 seconds, since the other thread may
+    be waiting for one of the caller's locks.
     """
     global _least_limit, _least_limit_until
     before = held()
@@ -148,7 +149,7 @@ def _sweep(newcomer: Holder | None, most: int) -> bool:
 
 
 def _count() -> int:
-    """Count the held descriptors, and remove holders without any from the ring, since most logs may be parked."""
+    """Count the held descriptors, and remove holders without any from the ring, as most logs may hold none."""
     held_by: dict[int, int] = {}
     for _ in range(len(_ring)):
         holder = _ring[0]()
