@@ -98,7 +98,7 @@ cdef inline Stop check_place(Window *w, const Header *h, int64_t least, int64_t 
     """Check the offsets of a framed batch against its neighbours', since no CRC covers its base offset.
 
     The batch must start at or above `least`, the end of the batch before it, and end below `most`. If it starts above
-    `least`, behind a gap, it must also end before the next batch starts; otherwise damage has raised its base offset.
+    `least`, after a gap, it must also end before the next batch starts; otherwise damage has raised its base offset.
     """
     cdef Header following
     cdef const uint8_t *p

@@ -37,9 +37,9 @@ cdef class Entries:
     cdef readonly int64_t base_offset
     cdef object _owner                # exports the bytes of `view`, None if no buffer is held
     cdef Py_buffer view
-    cdef const uint8_t *data          # NULL if no buffer is held
+    cdef const uint8_t *data          # the buffer's bytes, NULL if no buffer is held
     cdef int64_t count                # entries in use, -1 before the file's size is known
-    cdef int64_t room                 # entries that there is space for
+    cdef int64_t room                 # the most entries that fit
     cdef int64_t filled               # entries in the buffer, if one is held
     cdef Map _map                     # the mapped file; None for a buffer in memory
     cdef readonly Py_ssize_t entry_bytes

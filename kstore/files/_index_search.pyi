@@ -37,7 +37,7 @@ class Entries:
         """The number of entries in use.
 
         A writer with its own descriptor may set it after it has written the bytes, to at most `max_entries`.
-        Bytes behind the entries in use are never read.
+        Bytes after the entries in use are never read.
         """
     @entries.setter
     def entries(self, entries: int) -> None: ...
@@ -54,9 +54,9 @@ class Entries:
     def _has_size(self) -> bool:
         """Return whether the counts are known."""
     def _set_size(self, entries: int, room: int) -> None:
-        """Set the numbers of entries in use and with space; the caller first drops a buffer that is too small."""
+        """Set the numbers of entries in use and of entries that fit; the caller first drops a buffer that lacks some."""
     def _hold(self, buffer: ReadableBuffer, filled: int = -1) -> None:
-        """Search in `buffer` from now on; its first `filled` entries are there, by default `room`.
+        """Search in `buffer` from now on, which has the first `filled` entries, by default as many as fit (`room`).
 
         If it is a `Map`, each search first asks for the size of the file.
         """
@@ -95,14 +95,14 @@ class Entries:
 class OffsetEntries(Entries):
     """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.
 
-    `OffsetEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. The buffer may be
-    written to behind the entries in use. Lookups may run in any thread, also during an append.
+    `OffsetEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. Bytes after the
+    entries in use may be written. Lookups may run in any thread, also during an append.
     """
     def __init__(self, buffer: ReadableBuffer, base_offset: int, entries: int | None = None) -> None: ...
     def lookup(self, offset: int, /) -> tuple[int, int]:
         """Find the entry with the greatest offset at or below `offset`; (base offset, 0) if none (SEMANTICS 3.13)."""
     def offset_from(self, position: int, /) -> int | None:
-        """Return the offset of the first entry at or behind a position, None if there is none (SEMANTICS 3.14).
+        """Return the offset of the first entry at or above a position, None if there is none (SEMANTICS 3.14).
 
         As in Kafka, entry 0 is skipped if it is exactly at that position.
         """
@@ -115,12 +115,12 @@ class OffsetEntries(Entries):
 class TimeEntries(Entries):
     """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS 3.10).
 
-    `TimeEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. The buffer may be
-    written to behind the entries in use. Lookups may run in any thread, also during an append.
+    `TimeEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. Bytes after the
+    entries in use may be written. Lookups may run in any thread, also during an append.
     """
     def __init__(self, buffer: ReadableBuffer, base_offset: int, entries: int | None = None) -> None: ...
     def lookup(self, timestamp: int, /) -> tuple[int, int]:
-        """Find the entry with the greatest timestamp at or below it; (-1, base offset) if none (SEMANTICS 3.13)."""
+        """Find the entry with the greatest timestamp up to this one; (-1, base offset) if none (SEMANTICS 3.13)."""
     def sound_entries(self) -> int:
         """Count the entries before the first invalid one (FORMAT 8.3).
 

@@ -60,7 +60,7 @@ cdef enum:
 cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
     """Halve while caches hold the probes, which are the same few in most searches; then guess, step and halve the rest.
 
-    For keys in any order the search ends as soon, and the slot's key is at or below `key`.
+    Even if the keys are not in order, the search ends as soon, and the key in the result's slot is at or below `key`.
     """
     cdef int64_t low = 0, high = n
     if n <= 0 or key_of(p, wide) > key:
@@ -172,7 +172,7 @@ cdef class Entries:
         """The number of entries in use.
 
         A writer with its own descriptor may set it after it has written the bytes, to at most `max_entries`.
-        Bytes behind the entries in use are never read.
+        Bytes after the entries in use are never read.
         """
         if self.count < 0:
             self._attach()
@@ -207,7 +207,7 @@ cdef class Entries:
 
     cdef int _ready(self) except -1:
         """Make `data` point to the entries in use; it may stay NULL only if there are none."""
-        self._touched = self.data != NULL      # bytes that `_attach` is about to provide do not count as used again
+        self._touched = self.data != NULL      # bytes that `_attach` is about to provide do not count as used
         if self._map is not None:
             self._look_at_file()
         while (self.data == NULL or self.filled < self.count) and self.count != 0:
@@ -215,7 +215,7 @@ cdef class Entries:
         return 0
 
     cdef int _look_at_file(self) except -1:
-        """Drop the map of a file that another program has cut: reading it would be a SIGBUS. `_attach` raises then."""
+        """Drop the map of a file that another program has cut: reading it raises SIGBUS. `_attach` then fails."""
         cdef Map mapped = self._map
         cdef bint is_cut
         try:
@@ -235,14 +235,14 @@ cdef class Entries:
         return self.room >= 0
 
     cpdef _set_size(self, int64_t entries, int64_t room):  # type: None
-        """Set the numbers of entries in use and with space; the caller first drops a buffer that is too small."""
+        """Set the numbers of entries in use and of entries that fit; the caller first drops a buffer that lacks some."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
         self.count = entries
         self.room = room
 
     cpdef _hold(self, object buffer: ReadableBuffer, int64_t filled=-1):  # type: None
-        """Search in `buffer` from now on; its first `filled` entries are there, by default `room`.
+        """Search in `buffer` from now on, which has the first `filled` entries, by default as many as fit (`room`).
 
         If it is a `Map`, each search first asks for the size of the file.
         """
@@ -371,8 +371,8 @@ cdef class Entries:
 cdef class OffsetEntries(Entries):
     """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.
 
-    `OffsetEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. The buffer may be
-    written to behind the entries in use. Lookups may run in any thread, also during an append.
+    `OffsetEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. Bytes after the
+    entries in use may be written. Lookups may run in any thread, also during an append.
     """
 
     def __cinit__(self, *_, **__):
@@ -395,7 +395,7 @@ cdef class OffsetEntries(Entries):
         return self._at(floor_slot(self.data, self.count, OFFSET_ENTRY, False, relative(offset, self.base_offset)))
 
     def offset_from(self, int64_t position, /) -> int | None:
-        """Return the offset of the first entry at or behind a position, None if there is none (SEMANTICS 3.14).
+        """Return the offset of the first entry at or above a position, None if there is none (SEMANTICS 3.14).
 
         As in Kafka, entry 0 is skipped if it is exactly at that position.
         """
@@ -428,8 +428,8 @@ cdef class OffsetEntries(Entries):
 cdef class TimeEntries(Entries):
     """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS 3.10).
 
-    `TimeEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. The buffer may be
-    written to behind the entries in use. Lookups may run in any thread, also during an append.
+    `TimeEntries(buffer, base_offset, entries=None)`; None means that all of the buffer is entries. Bytes after the
+    entries in use may be written. Lookups may run in any thread, also during an append.
     """
 
     def __cinit__(self, *_, **__):
@@ -447,7 +447,7 @@ cdef class TimeEntries(Entries):
         return load64(p + TIMESTAMP_AT), absolute(self.base_offset, load32(p + TIME_OFFSET_AT))
 
     def lookup(self, int64_t timestamp, /) -> tuple[int, int]:
-        """Find the entry with the greatest timestamp at or below it; (-1, base offset) if none (SEMANTICS 3.13)."""
+        """Find the entry with the greatest timestamp up to this one; (-1, base offset) if none (SEMANTICS 3.13)."""
         self._ready()
         return self._at(floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp))
 
@@ -463,7 +463,7 @@ cdef class TimeEntries(Entries):
         self._ready()
         offsets._ready()
         if not self._is_ready():
-            return False                   # this file was released to open the other one
+            return False                   # this file was closed to open the other one
         slot = floor_slot(self.data, self.count, TIME_ENTRY, True, timestamp)
         if slot < 0:
             return False
@@ -495,7 +495,7 @@ cdef class TimeEntries(Entries):
         return found.slot < self._proofs_room and self._proofs[found.slot] == proof_of(found)
 
     cdef void prove(self, const Neighbours *found) noexcept:
-        """Remember that the log confirms the found entry, and that the next entry names the batch behind it.
+        """Remember that the log confirms the found entry, and that the next entry names the next batch.
 
         Stores a four-byte hash of both entries; it almost certainly differs if one of them is changed later.
         """

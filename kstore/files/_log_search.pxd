@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Declares the search for a time behind an index entry, for the module that chooses the segment."""
+"""Declares the search for a time after an index entry, for the module that chooses the segment."""
 
 from libc.stdint cimport int32_t, int64_t
 

@@ -67,10 +67,10 @@ def last_offset(
 def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *, path: StrPath | None = None) -> int:
     """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
-    The result is the base offset of the batch at `position` if that batch ends at `offset`, as entries do since 4.1, or
-    if one of the batches behind it does and there is no gap between them (SEMANTICS 3.18). It is -1 if the batch there
-    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
-    `base_offset` cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
+    The result is the base offset of the batch at `position` if that batch ends at `offset`, which entries name since
+    4.1, or if a later batch does and no gap lies between (SEMANTICS 3.18). It is -1 if the batch there ends below
+    `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at `base_offset`
+    cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
     """
 
 def is_first_with(
@@ -84,10 +84,10 @@ def is_first_with(
     least: int,
     path: StrPath | None = None,
 ) -> bool | None:
-    """Return whether the batch that holds `offset` is the first behind `after` that reaches this greatest timestamp.
+    """Return whether the batch with `offset` has this greatest timestamp, and no earlier one above `after` reaches it.
 
     Two entries of a time index claim this; the first of them names `after` (SEMANTICS 3.6, 3.10). Returns None if all
-    batches end before `offset`. Reads headers from `position` on; holds the GIL, and raises, as `find_batch` does.
+    batches end before `offset`. Reads headers from `position` on. Holds the GIL and raises as `find_batch` does.
     """
 
 def greatest_timestamp(
@@ -95,7 +95,7 @@ def greatest_timestamp(
 ) -> GreatestTimestamp:
     """Return the `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
-    Reads only headers; holds the GIL, and raises, as `find_batch` does.
+    Reads only headers. Holds the GIL and raises as `find_batch` does with `least`.
     """
 
 def find_timestamp(
@@ -132,12 +132,12 @@ def find_behind(
     offsets: OffsetEntries,
     max_decompressed_bytes: int | None,
 ) -> FoundRecord | None:
-    """Find what `find_timestamp` finds, starting behind the batch that both indexes name.
+    """Find what `find_timestamp` finds, starting after the batch that both indexes name.
 
-    The header of the named batch is read first, to check the entries against the log. If they were confirmed before
-    and the next entries name the batch behind, only that batch is read. Returns None if the log contradicts the
+    Reads the header of the named batch first, to check the entries against the log. If the log has confirmed them
+    before and the next entries name the next batch, only that batch is read. Returns None if the log contradicts the
     entries, if no record is near them, or if bytes are damaged, which `find_timestamp` then reports. Checks the CRC of
-    each batch behind the named one.
+    each batch after the named one.
     """
 
 def header_at(fd: int, position: int, end: int, *, path: StrPath | None = None) -> BatchPlace | None:

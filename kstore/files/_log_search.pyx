@@ -211,10 +211,10 @@ def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t
              path: StrPath | None = None) -> int:
     """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
-    The result is the base offset of the batch at `position` if that batch ends at `offset`, as entries do since 4.1, or
-    if one of the batches behind it does and there is no gap between them (SEMANTICS 3.18). It is -1 if the batch there
-    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
-    `base_offset` cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
+    The result is the base offset of the batch at `position` if that batch ends at `offset`, which entries name since
+    4.1, or if a later batch does and no gap lies between (SEMANTICS 3.18). It is -1 if the batch there ends below
+    `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at `base_offset`
+    cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -254,10 +254,10 @@ cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t
 
 def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *,
                   least: int, path: StrPath | None = None) -> bool | None:
-    """Return whether the batch that holds `offset` is the first behind `after` that reaches this greatest timestamp.
+    """Return whether the batch with `offset` has this greatest timestamp, and no earlier one above `after` reaches it.
 
     Two entries of a time index claim this; the first of them names `after` (SEMANTICS 3.6, 3.10). Returns None if all
-    batches end before `offset`. Reads headers from `position` on; holds the GIL, and raises, as `find_batch` does.
+    batches end before `offset`. Reads headers from `position` on. Holds the GIL and raises as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -280,7 +280,7 @@ def greatest_timestamp(int fd, int64_t position, int64_t end, *, least: int, bin
                        path: StrPath | None = None) -> GreatestTimestamp:
     """Return the `GreatestTimestamp` of the batches of `[position, end)`, or only of those that have records.
 
-    Reads only headers; holds the GIL, and raises, as `find_batch` does.
+    Reads only headers. Holds the GIL and raises as `find_batch` does with `least`.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -385,12 +385,12 @@ cdef Stop _step_to(Window *w, int64_t *position, Header *h, Chain *chain, int64_
 
 def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times, OffsetEntries offsets,
                 max_decompressed_bytes: int | None) -> FoundRecord | None:
-    """Find what `find_timestamp` finds, starting behind the batch that both indexes name.
+    """Find what `find_timestamp` finds, starting after the batch that both indexes name.
 
-    The header of the named batch is read first, to check the entries against the log. If they were confirmed before
-    and the next entries name the batch behind, only that batch is read. Returns None if the log contradicts the
+    Reads the header of the named batch first, to check the entries against the log. If the log has confirmed them
+    before and the next entries name the next batch, only that batch is read. Returns None if the log contradicts the
     entries, if no record is near them, or if bytes are damaged, which `find_timestamp` then reports. Checks the CRC of
-    each batch behind the named one.
+    each batch after the named one.
     """
     cdef Found found
     if look_behind(fd, end, timestamp, min_offset, times, offsets, max_decompressed_bytes, False, &found):
@@ -400,7 +400,7 @@ def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, Time
 
 cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, TimeEntries times,
                       OffsetEntries offsets, object max_decompressed_bytes, bint between, Found *found) except? True:
-    """Find what `find_behind` finds. With `between`, return False if the time index has no later entry."""
+    """Do what `find_behind` does; return whether a record was found. False if `between` and there is no later entry."""
     cdef Neighbours named
     cdef uint8_t data[BEHIND_WINDOW]
     cdef Window w
@@ -435,7 +435,7 @@ cdef bint look_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset
 
 cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t base_offset, int64_t timestamp,
                         int64_t min_offset, bint *is_proved) noexcept nogil:
-    """Frame the batch behind the one that both indexes name; `is_proved`: whether that was, or now is, confirmed."""
+    """Frame the batch after the named one; `is_proved` says whether the log confirms, or confirmed, the named one."""
     cdef Stop stop = BAD_ORDER
     cdef int64_t position, far, least
     cdef const uint8_t *p = NULL
@@ -463,7 +463,7 @@ cdef Stop _frame_behind(Window *w, Header *h, const Neighbours *named, int64_t b
         is_proved[0] = stop == GOES_ON and named.has_next
         while stop == GOES_ON:
             position += h.size
-            # The batch behind is likely to be about as large: read its header and its records together.
+            # The next batch is likely to be about as large: read its header and its records together.
             w.ahead = min(max(h.size + FIRST_LOOK, HEADER_WINDOW), w.capacity)
             stop = read_header(w, position, h, &p)
             if stop == GOES_ON:

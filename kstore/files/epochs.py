@@ -44,7 +44,7 @@ class LeaderEpochCache:
         self.dirty = False
         """Whether the file lacks a change that the memory has."""
         self.lacks_entries = False
-        """Whether the file has too few entries, since the disk was full, and not only too many."""
+        """Whether the file lacks entries, for example because the disk was full; otherwise it only has too many."""
         self._entries: tuple[EpochEntry, ...] = _with((), [_checked(*entry) for entry in entries])
 
     @classmethod
@@ -139,7 +139,7 @@ class LeaderEpochCache:
         self.flush()
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Go back to the `entries` before a change, in the file too if it was written since."""
+        """Go back to the `entries` before a change, and write the file unless it has them."""
         if self._entries != entries:
             self._entries = entries
             self.dirty = True
@@ -188,7 +188,7 @@ class LeaderEpochCache:
 
 
 def _with(entries: tuple[EpochEntry, ...], new: list[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Add the `new` entries one by one; skip one of the newest epoch that starts at or above that epoch's start."""
+    """Add the `new` entries one by one; skip an entry of the newest epoch unless it starts below that epoch's start."""
     kept = list(entries)
     for entry in new:
         if kept and kept[-1].epoch == entry.epoch and kept[-1].offset <= entry.offset:

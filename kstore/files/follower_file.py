@@ -69,7 +69,7 @@ def read_role(root: Path) -> FollowerRole | None:
 
 
 def read_roles(roots: Iterable[Path]) -> FollowerRole | None:
-    """Read the role of a store: that of the directories that have a role, None for a leader.
+    """Read the role of a store: a follower's if any of the directories has one, None for a leader.
 
     Raises `StorageError` if two directories name different leaders.
     """

@@ -55,8 +55,8 @@ class IndexFile(Entries):
         self._fd = -1
         self._closed = False
         self._unsynced = False
-        self._copy = bytearray()  # a copy of the file's entries, with space behind them
-        self._remainder = 0  # the bytes behind the last whole entry when the file was opened
+        self._copy = bytearray()  # a copy of the file's entries, with space after them
+        self._remainder = 0  # the bytes after the last whole entry when the file was opened
         self._lock = threading.RLock()  # held while the file is opened, mapped, cut or closed, never during a search
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class IndexFile(Entries):
             self._let_go()
 
     def holds(self) -> int:
-        """Return 0 if nothing is held, else 1 plus the memory of the copy and the proofs in units of `COPY_BYTES`."""
+        """Return 0 if nothing is held, otherwise 1 plus one for each `COPY_BYTES` of the copy and the proofs."""
         size = self._held_bytes()
         if size < 0:
             return 0
@@ -259,7 +259,7 @@ class IndexFile(Entries):
         """Replace the content of the file with `data`; return whether a byte changed. Creates a missing file.
 
         Used for a rebuild (SEMANTICS 8.15): equal bytes are not written again. A `maybe_append` with `force`, `grow` or
-        `trim` may follow. With `at_full_size` a file at full size keeps the zeros behind its entries. Raises
+        `trim` may follow. With `at_full_size` a file at full size keeps the zeros after its entries. Raises
         `ValueError` if `data` is not whole entries.
         """
         data = memoryview(data).cast("B")
@@ -383,7 +383,7 @@ class IndexFile(Entries):
             return self.refresh()
 
     def _copy_from(self, fd: int, copied: int) -> bool:
-        """Copy the entries behind the first `copied` ones; return False if the last of those has changed."""
+        """Copy the entries after the first `copied` ones; return False if the last one of these has changed."""
         size = self.entry_bytes
         last = self._copy[(copied - 1) * size : copied * size] if copied else b""
         pieces: list[bytes] = []
@@ -404,7 +404,7 @@ class IndexFile(Entries):
         return True
 
     def _add_copied(self, copied: int, data: bytes, entries: int) -> None:
-        """Put entries behind the `copied` ones; a copy that must grow gets twice the needed size."""
+        """Put entries after the `copied` ones; a copy that must grow gets twice the needed size."""
         size = self.entry_bytes
         if copied + entries > self.max_entries:
             room = 2 * (copied + entries) if copied else entries
@@ -454,8 +454,8 @@ class IndexFile(Entries):
 class OffsetIndex(OffsetEntries, IndexFile):
     """A `.index` file: entries (last offset of a batch, position where it starts), 8 bytes each.
 
-    In `OffsetIndex(path, base_offset, max_bytes)`, `max_bytes` is `segment.index.bytes`. `OffsetEntries` has the
-    search, and `IndexFile` the handling of the file and the rules for threads.
+    In `OffsetIndex(path, base_offset, max_bytes)`, `max_bytes` is `segment.index.bytes`. `OffsetEntries` implements the
+    search; `IndexFile` handles the file and documents the rules for threads.
     """
 
     __init__ = IndexFile.__init__
@@ -483,8 +483,8 @@ class OffsetIndex(OffsetEntries, IndexFile):
 class TimeIndex(TimeEntries, IndexFile):
     """A `.timeindex` file: entries (greatest timestamp so far, last offset of its batch), 12 bytes each.
 
-    In `TimeIndex(path, base_offset, max_bytes)`, `max_bytes` is `segment.index.bytes`. `TimeEntries` has the search,
-    and `IndexFile` the handling of the file and the rules for threads.
+    In `TimeIndex(path, base_offset, max_bytes)`, `max_bytes` is `segment.index.bytes`. `TimeEntries` implements the
+    search; `IndexFile` handles the file and documents the rules for threads.
     """
 
     __init__ = IndexFile.__init__

@@ -50,7 +50,7 @@ def parse(data: bytes) -> Any:
 
 
 def malformed(path: str, what: str) -> StorageError:
-    """Return the error for a malformed file. Records depend on such files, so a reader guesses nothing."""
+    """Return the error for a malformed file. Records depend on such files, so nothing in them is guessed."""
     return StorageError(errno.EBADMSG, f"malformed: {what}; 'kstore repair' says how to go on", path)
 
 

@@ -272,7 +272,7 @@ def _confined(record: CommitRecord, path: str, roots: Sequence[str], areas: Sequ
 
 
 def _where_it_is(record: CommitRecord, records: Mapping[str, CommitRecord]) -> CommitRecord:
-    """Return a record with the present paths of its roots, which may have been moved since the commit."""
+    """Return a record with the present paths of its roots, since a root may have been moved after the commit."""
     moves = {copy.root: root for root, copy in records.items() if copy.load == record.load and copy.root != root}
     if not moves:
         return record

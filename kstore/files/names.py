@@ -192,7 +192,7 @@ def parse_partition_name(name: str) -> PartitionName:
 
 
 def _suggested(name: str) -> str:
-    """Return a hint that names the directory of partition 0 if `name` is a topic's name, otherwise ""."""
+    """Return a hint with the directory name of partition 0 if `name` is a valid topic name, otherwise ""."""
     is_topic = _TOPIC.fullmatch(name) and name not in (".", "..") and len(name) <= MAX_TOPIC_LENGTH
     return f"; partition 0 of a topic {name!r} is '{name}-0'" if is_topic else ""
 

@@ -1,6 +1,6 @@
 """The marker of an unfinished restore: `kstore-restore.json` in the directory that a backup is restored into.
 
-It names the backup, the round and the choices, so that an interrupted restore continues with the same ones.
+It records the backup, the round and the user's choices, so that an interrupted restore continues with the same ones.
 Invariant: while the file exists, the directory holds only a part of a store, and only the restore opens logs in it.
 """
 

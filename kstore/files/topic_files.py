@@ -39,7 +39,7 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
 State: TypeAlias = Literal["live", "creating", "deleting"]
 
 MAX_PARTITIONS = 100_000
-"""The most partitions of a topic, each of which is a directory; also of all topics that are being created."""
+"""The most partitions of one topic, since each is a directory; also the most of all topics in the state "creating"."""
 MAX_GENERATION = 2**62
 
 _VERSION = 1
@@ -109,7 +109,7 @@ class TopicTable:
     def write(self, roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
         """Write this table to every root, durably, as a new generation; return the table that was written.
 
-        Each file is replaced as a whole. The first `StorageError` of a root is raised immediately; the next opening may
+        Each file is replaced as a whole. An error other than a full disk is raised immediately; the next opening may
         then find the old table or the new one, and the same table may be written again to the other roots. Roots with a
         full disk are in `behind` of the result; if all are full, `FullDiskError` is raised and nothing has changed.
         """
@@ -199,8 +199,8 @@ def missing_partitions(
 ) -> list[MissingPartition]:
     """Return the partitions that a checkpoint file of the roots names but that are not `present`, sorted.
 
-    A topic's record says how many partitions it has. For a topic without a record, if it is `here`, only the lines of
-    files count from which a deleted or moved partition is removed (SEMANTICS 13.8).
+    A topic's record says how many partitions it has. For a topic without a record that is `here`, only recovery point
+    and log start lines count, since these are removed when a partition is deleted or moved away (SEMANTICS 13.8).
     """
     missing = []
     lasting: Container[checkpoint.Partition] | None = None
@@ -236,7 +236,7 @@ def inherited_config(topic: str, cleaned: frozenset[str] | None) -> Mapping[str,
     """Return the settings of a topic that has no record, as far as the disk shows them.
 
     A broker keeps its topics' settings elsewhere. If a topic that it compacts got the store's default policy, retention
-    would delete records that compaction keeps. A topic that was `cleaned` therefore has the policy "compact".
+    would delete records that compaction keeps. Therefore a `cleaned` topic, or any if that is unknown, has "compact".
     """
     if topic in INTERNAL_CONFIGS:
         return INTERNAL_CONFIGS[topic]

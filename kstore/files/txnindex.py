@@ -113,7 +113,7 @@ class TxnIndex:
         return made
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the first entry that ends at or above `offset` and all behind it (SEMANTICS 9.18)."""
+        """Drop the first entry that ends at or above `offset`, and all later ones (SEMANTICS 9.18)."""
         entries = self.entries
         kept = next((slot for slot, entry in enumerate(entries) if entry.last_offset >= offset), len(entries))
         if kept < len(entries):
@@ -130,8 +130,8 @@ class TxnIndex:
     def replace(self, entries: Iterable[AbortedTxn]) -> None:
         """Replace the entries with those that recovery found; an empty index has no file unless it had one.
 
-        A file that has the same bytes is not written. Otherwise it is replaced as a whole: an interrupted recovery must
-        not leave an index that lacks entries but looks clean.
+        A file with the same bytes is not written. Otherwise it is replaced as a whole, since an interrupted recovery
+        must not leave an index that lacks entries but looks clean.
         """
         entries = list(entries)
         data = format_txn_index(entries)
