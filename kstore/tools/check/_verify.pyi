@@ -34,6 +34,6 @@ def find_next(
     """Return the position of the next sound batch from `position` on, with offsets in `[least, most)`; -1 if none.
 
     A batch is sound if its frame, offsets and CRC are right; formats 0 and 1 count only with `legacy`. Every byte is
-    tried as a start. The search ends when CRCs were computed over a few times the file's length. Runs without the GIL.
-    Raises `StorageError` if a read fails.
+    tried as a start. The search gives up after it has computed CRCs over a few times the file's length. Runs without
+    the GIL. Raises `StorageError` if a read fails.
     """

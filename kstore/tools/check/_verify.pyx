@@ -2,7 +2,7 @@
 """Compares the batches of a `.log` file with their own headers, to check the whole file at the speed of memory.
 
 `walk` returns a row for each batch, with the fields that a checker compares with other batches, and continues where
-recovery's scan would stop; `find_next` finds the next sound batch behind damage. Both read with `pread` into their own
+recovery's scan would stop; `find_next` finds the next sound batch after damage. Both read with `pread` into their own
 memory, without the GIL. Invariant: whatever bytes the file holds, their running time is bounded by its length.
 """
 
@@ -26,7 +26,7 @@ from kstore.errors import StorageError
 
 
 cdef enum:
-    WINDOW = 262144                # small enough to be in the second-level cache from the read to the checksum
+    WINDOW = 262144                # small enough to stay in the second-level cache until the checksum is computed
     MAX_WHOLE = 67108864           # a larger batch has its CRC checked piece by piece, and its records not at all
 
 # The faults of a batch whose CRC matches; bits of a row's `faults`.
@@ -311,8 +311,8 @@ def find_next(int fd, int64_t position, int64_t end, int64_t least, int64_t most
     """Return the position of the next sound batch from `position` on, with offsets in `[least, most)`; -1 if none.
 
     A batch is sound if its frame, offsets and CRC are right; formats 0 and 1 count only with `legacy`. Every byte is
-    tried as a start. The search ends when CRCs were computed over a few times the file's length. Runs without the GIL.
-    Raises `StorageError` if a read fails.
+    tried as a start. The search gives up after it has computed CRCs over a few times the file's length. Runs without
+    the GIL. Raises `StorageError` if a read fails.
     """
     cdef Window w
     cdef Window checking

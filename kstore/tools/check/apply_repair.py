@@ -122,10 +122,10 @@ def _is_moved(segment: SegmentPlan) -> bool:
 
 
 def _rewrite(directory: str, segments: list[SegmentPlan]) -> None:
-    """Replace the files of segments by repaired ones, as a compaction does, atomically for all segments."""
+    """Replace the files of all these segments by repaired ones, atomically as a compaction does."""
     staged = {segment.base_offset: _stage(directory, segment) for segment in segments}
     fs.sync_directory(directory)
-    # Opening drops all new files while a file of the first segment is still `.cleaned`, so that segment comes last.
+    # Opening drops all new files while a file of the first segment is still `.cleaned`, so its files are renamed last.
     for base in sorted(staged, reverse=True):
         if base == min(staged):
             fs.sync_directory(directory)

@@ -204,7 +204,7 @@ class TimeIndexCheck(_Index):
             self._keep(self.exact, slots, rows, at, several[:_SAMPLES])
 
     def settle(self) -> None:
-        """Treat a single slot of zeros as the entry of timestamp 0 at the base offset, if the log has that record."""
+        """Treat a single slot of zeros as the entry of timestamp 0 at the base offset if the log has that batch."""
         if self.zeros == 1 and not len(self.keys) and self.has_zero_entry and self.greatest == 0:
             self.zeros = 0
             self.keys, self.offsets = numpy.zeros(1, "i8"), numpy.full(1, self.base_offset, "i8")
@@ -224,7 +224,7 @@ class TimeIndexCheck(_Index):
         doubtful: Severity = "note" if in_doubt else "error"
         if not is_open:
             self.tell_zeros(findings, doubtful)
-        # Brokers before 4.0 named the record itself; in one segment either all entries do or hardly any.
+        # Brokers before 4.0 wrote the record's own offset; in one segment either all entries have it or hardly any.
         is_odd = len(self.inside) == 1 and not all(self._names_record(fd, *entry) for entry in self.exact[:_SAMPLES])
         for slot, position, size in self.inside:
             if not is_odd and self._names_record(fd, slot, position, size):

@@ -1,4 +1,4 @@
-"""Checks a partition's directory: compares its segments with each other and with marks, epochs, snapshots and names.
+"""Checks a partition's directory: its segments, and the checkpoint lines, epochs, snapshots and names against these.
 
 `check_segment` checks a segment's own files, `check_producers` snapshots and transaction indexes. Invariant: files that
 kstore or Kafka left in order are never reported as errors.
@@ -88,7 +88,7 @@ class PartitionReport:
 
 
 def read_marks(directory: str) -> Marks:
-    """Read a partition's lines in the files of its parent directory; an unreadable file counts as without a line."""
+    """Read a partition's lines in the files of its parent directory; an unreadable file counts as having none."""
     root, name = os.path.split(os.path.abspath(directory))
     try:
         parsed = names.parse_partition_name(name)
@@ -115,7 +115,7 @@ def _line(root: str, name: str, partition: checkpoint.Partition) -> int | None:
 def check_partition(
     directory: str, marks: Marks, *, deep: bool = False, progress: Progress | None = None
 ) -> PartitionReport:
-    """Check a partition's directory, also against the marks. Raises `StorageError` if it is unreadable."""
+    """Check a partition's directory by itself and against the marks. Raises `StorageError` if it is unreadable."""
     report = PartitionReport(directory)
     findings = report.findings
     files = _check_names(report, marks)
@@ -155,7 +155,7 @@ def check_partition(
         except fs.MissingFileError:
             if is_last or not _begins_behind(directory, base):
                 raise
-            # Retention has deleted it during the check, with all segments before it: the log starts behind it.
+            # Retention has deleted the segment and all before it during the check, so the log starts after it.
             findings[:] = found_by_name
             report.segments.clear()
             start = max(start, bases[number + 1])
@@ -240,7 +240,7 @@ def _check_names(report: PartitionReport, marks: Marks) -> list[names.FileName]:
 
 
 def _was_deleted(directory: str, base_offset: int, first_base: int, marks: Marks) -> bool:
-    """Return whether a segment may lack its `.log` since a process died while deleting it: the log is renamed first."""
+    """Return whether a process may have died while deleting this segment, whose `.log` is renamed first."""
     if marks.has_marker:
         return False
     if os.path.exists(os.path.join(directory, names.log_name(base_offset) + names.DELETED)):
@@ -289,7 +289,7 @@ def _within(stretches: Sequence[tuple[int, int]], low: int, high: int) -> bool:
 
 
 def _is_closed(report: PartitionReport, marks: Marks) -> bool:
-    """Return whether the log was closed; its marks must then be right."""
+    """Return whether the log looks as after a close; its marks must then be right."""
     if not report.segments or report.segments[-1].is_live:
         return False
     return marks.has_marker or marks.recovery_point == report.next_offset
@@ -347,8 +347,8 @@ def check_epochs(
 ) -> None:
     """Check the file of leader epochs, and compare the epochs of batches with it, or with each other if it is empty.
 
-    An epoch of -1, none, is wrong behind the first epoch. But a cleaner writes it when it rewrites a batch of format 0
-    or 1, so below `cleaned_below` it is a note.
+    An epoch of -1 (none) is wrong after the first epoch. But a cleaner writes it when it rewrites a batch of format 0
+    or 1, so below `cleaned_below` it is only a note.
     """
 
     def severity_of(epoch: int, last: int) -> Severity:

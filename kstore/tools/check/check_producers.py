@@ -1,7 +1,7 @@
 """Compares snapshots and transaction indexes with the batches of a log.
 
-Replays the state that a broker keeps for each producer (SEMANTICS 9), as far as the batches still show it. As producers
-expire and old batches are deleted, a snapshot may have more or fewer producers than the log and not contradict it.
+Replays the state that a broker keeps for each producer (SEMANTICS 9), as far as the batches still show it. Producers
+expire and old batches are deleted, so a snapshot may legally have more or fewer producers than the log.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ProducerCheck:
         self._expected.clear()
 
     def _is_above(self, offset: int, unknown: int = LONG_MAX) -> bool:
-        """Return whether opening recovers an offset and rebuilds its files; use `unknown` without a recovery point."""
+        """Return whether opening recovers an offset and rebuilds files; `unknown` replaces a missing recovery point."""
         return not self._has_marker and offset >= (unknown if self._flushed_below is None else self._flushed_below)
 
     def _was_cleaned(self, offset: int) -> bool:

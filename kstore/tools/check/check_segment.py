@@ -34,7 +34,7 @@ __all__ = ["check_segment", "read_rows", "walk_log"]
 ROW = numpy.dtype(_verify.ROW)
 _CODECS = 0x07
 _MOST_STRETCHES = 64
-"""The most stretches that are kept separate, since a chain compares each with all before it."""
+"""If there are twice as many stretches, this many are merged, since a chain compares each with all before it."""
 _ROWS_AT_ONCE = 16384
 _FAULTS = (
     (_verify.Fault.COUNT, "FORMAT 2.4", "the number of records is negative or more than its offsets leave room for"),
@@ -68,15 +68,15 @@ class _Order:
         self._is_whole = True
         """Whether there was no damage yet."""
         self._behind_damage = 0
-        """The index of the first stretch behind the last damage."""
+        """The index of the first stretch after the last damage."""
 
     def take(self, rows: Rows) -> None:
         """Add the next batches of the file."""
         firsts = rows["base_offset"]
         lasts = rows["last_offset"]
         falls = numpy.flatnonzero(firsts[1:] <= lasts[:-1]) + 1
-        # It is not known which batch is wrong, the one before the fall or the one behind it, so each is a stretch by
-        # itself. So is the last batch if it is behind a gap, since a flip may have raised its offset.
+        # Where offsets fall, either the batch before or the one after may be wrong, so each is a stretch by itself. So
+        # is the last batch if it follows a gap, since a flip may have raised its offset.
         borders = {0, len(rows), *(int(at) + by for at in falls for by in (-1, 0, 1))}
         if len(rows) > 1 and firsts[-1] > lasts[-2] + 1:
             borders.add(len(rows) - 1)
@@ -109,10 +109,10 @@ class _Order:
 
     @property
     def least(self) -> int:
-        """The least possible offset of a batch behind the damage; batches since the previous damage may be wrong."""
+        """The least possible offset of a batch after the damage; batches since the previous damage do not count."""
         if not self._is_whole:
             return _longest(self._stretches[: self._behind_damage], self._base)[1]
-        # The last batch may be behind a gap because a flip has raised its offset.
+        # The last batch may follow a gap only because a flip has raised its offset.
         is_alone = len(self._stretches) > 1 and self._stretches[-1][2] == 1
         return min(self.end, _longest(self._stretches[:-1], self._base)[1]) if is_alone else self.end
 
@@ -140,7 +140,7 @@ def walk_log(
 ) -> Iterator[Rows | Damage]:
     """Walk a log file; yield the rows of sound batches, and the damage between them.
 
-    Behind damage the walk continues at the next sound batch whose offsets are below `limit_offset` and not below those
+    After damage the walk continues at the next sound batch whose offsets are below `limit_offset` and not below those
     of the batches before. Batches since the previous damage do not count, since they may be misplaced.
     """
     end = fs.size(fd)
@@ -176,7 +176,7 @@ def _base_offset_at(fd: int, position: int) -> int:
 
 
 def _behind(fd: int, position: int, end: int, stop: str, least: int, most: int, legacy: bool, path: str | None) -> int:
-    """Return where sound batches continue behind the fault at `position`, -1 if they do not."""
+    """Return where sound batches continue after the fault at `position`, -1 if they do not."""
     if stop == "crc":
         data = fs.pread(fd, LOG_OVERHEAD, position)
         size = size_of(data) if len(data) == LOG_OVERHEAD else 0
@@ -387,7 +387,8 @@ def _tell_damage(
                 position=damage.position, offset=damage.next_offset, severity="note", repair="cut them",
             )  # fmt: skip
             return
-        # If a flip raised the offset of the batch before the damage, the damaged batch's own shows that it was flushed.
+        # A flip may have raised the offset of the batch before the damage, and so `next_offset`. The damaged batch's
+        # own offset may still show that it was flushed.
         is_below = flushed is not None and report.base_offset < _base_offset_at(fd, damage.position) < flushed
         if flushed is not None and damage.next_offset >= flushed and not is_below:
             findings.add(

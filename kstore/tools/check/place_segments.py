@@ -1,8 +1,8 @@
 """Decides which log file of a partition belongs under which base offset, and which files have only copies.
 
 Reads logs and changes nothing. Each sound batch votes for its file's base offset, and the file's name is one more vote.
-A batch's base offset counts as flipped only if one bit makes it the offset that the others imply. Invariant: one copy
-of each sound batch is kept.
+A batch's base offset counts as flipped only if a change of one bit makes it the offset that the others imply.
+Invariant: one copy of each sound batch is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Places:
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
     """By file name: positions of batches that another file has, and the name of that file."""
     lost_bytes: int = 0
-    """The bytes of redundant files that no other file has."""
+    """The number of bytes in redundant files that no other file has."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _File:
     is_lost: bool = False
     """Whether its batches contradict other files: it keeps its name if no other file belongs there."""
     own: int = 0
-    """The offset at which it starts by its batches."""
+    """The offset at which the file starts according to its batches."""
     end: int = 0
 
     @property
@@ -80,7 +80,7 @@ class _File:
         return begins
 
     def without_flips(self, begin: int) -> NDArray[numpy.int64]:
-        """Return the batches' base offsets if the file starts at `begin`, with those corrected that are one bit off."""
+        """Return the batches' base offsets for a file that starts at `begin`, after correcting those one bit off."""
         begins = self.begins
         firsts = self.firsts.copy()
         wanted = firsts[: len(begins)] - begins + begin
@@ -91,13 +91,13 @@ class _File:
 
     @property
     def is_flip_possible(self) -> bool:
-        """Whether the file has one batch, whose offset differs in one bit from that of the name."""
+        """Whether the file has only one batch, whose offset differs from the name's in one bit."""
         is_whole = len(self.rows) == 1 and not self.rows["position"][0]
         return is_whole and is_one_bit(int(self.firsts[0]) ^ self.named)
 
     @property
     def is_flipped(self) -> bool:
-        """Whether the file has one batch, whose base offset was flipped."""
+        """Whether the file has only one batch, in whose base offset a bit was flipped."""
         return len(self.rows) == 1 and bool(self.firsts[0] != self.rows["base_offset"][0])
 
     def settle(self, firsts: NDArray[numpy.int64]) -> None:
@@ -123,7 +123,7 @@ class _File:
 def find_places(directory: str, logs: dict[int, str], orphans: Iterable[int], known_end: int) -> Places:
     """Decide about `logs`, file names by base offset. Raises `StorageError` if one cannot be read.
 
-    `orphans` are base offsets of indexes without a log; `known_end` is the log end by other files.
+    `orphans` are base offsets of indexes without a log; `known_end` is the log end offset according to other files.
     """
     files = [_read(os.path.join(directory, name), base) for base, name in sorted(logs.items())]
     places = Places()
@@ -150,7 +150,7 @@ def find_places(directory: str, logs: dict[int, str], orphans: Iterable[int], kn
 def _read(path: str, base: int) -> _File:
     rows, _ = read_rows(path, base)
     if not len(rows) or rows["base_offset"][0] < base:
-        rows, _ = read_rows(path, 0)  # behind damage only batches at or above the given base offset are found
+        rows, _ = read_rows(path, 0)  # after damage only batches at or above the given base offset are found
     rows = rows[(rows["faults"] & _UNUSABLE) == 0]
     file = _File(os.path.basename(path), path, base, rows, fs.stat(path).st_size, rows["base_offset"].copy())
     file.settle(file.firsts)
@@ -236,7 +236,7 @@ def _all_keys(files: Iterable[_File], file: _File) -> set[_Key]:
 
 
 def _without_copies(files: list[_File], places: Places) -> list[_File]:
-    """Drop the files whose batches are all in others; if either of two can go, keep the one under its right name."""
+    """Drop the files whose batches are all in others; if either of two can be dropped, keep the rightly named one."""
     left = sorted(files, key=lambda file: (file.own, file.name))
     for file in sorted(left, key=lambda file: (not file.is_flipped, file.own == file.named, len(file.rows))):
         over = _overlapping(file, left)
@@ -267,7 +267,7 @@ def _name(files: Sequence[_File], known: set[int], places: Places) -> None:
 
 
 def _place_rest(file: _File, other: _File, places: Places) -> None:
-    """Settle a `file` with the base offset of `other`: only its batches behind the end of `other` are kept."""
+    """Decide about a `file` with the base offset of `other`: only its batches after the end of `other` are kept."""
     held = set(other.keys(file.own, file.end).values())
     keys = file.keys(file.own, file.end)
     lacking = {position: key for position, key in keys.items() if key not in held}

@@ -1,4 +1,4 @@
-"""Checks files that a writer may be changing: checks again before a fault is reported.
+"""Checks files that a writer may be changing, and repeats the check before a fault is reported.
 
 If no process uses the directory and nothing changed during a check, one check is enough. Otherwise the writer may have
 been between two steps, or the check may have read one file before a step and another after it. Then only a fault that

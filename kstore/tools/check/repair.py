@@ -91,7 +91,7 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         _plan_leftovers(plan, files, errors, logs)
         _plan_marks(plan, bases, marks)
         if checked.lost_first is not None and bases and checked.lost_first[0] < bases[0]:
-            plan.lost.insert(0, (checked.lost_first[0], bases[0]))  # files about the offsets above remain right
+            plan.lost.insert(0, (checked.lost_first[0], bases[0]))  # after `_plan_leftovers`: files above are right
     return plan
 
 
@@ -223,7 +223,7 @@ def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPl
 
 
 def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
-    """Plan to restore a leader epoch that differs from both neighbours', which agree."""
+    """Plan to restore leader epochs that differ from those of the epoch file and the neighbours, if these agree."""
     path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in checkpoint.read_checkpoint(path, 2)]
@@ -346,7 +346,7 @@ def _known_topic_id(directory: str) -> uuid.UUID | None:
     """Return the topic id that another partition in the root has; None if it is not known.
 
     If the partition's own file is blank and all others are blank or missing, the id is that of the file of topics,
-    which a store uses then, too. A malformed file may name another topic than that record.
+    which a store then uses, too. Not so for a malformed file, which may have had another id than that record.
     """
     root = os.path.dirname(os.path.abspath(directory))
     try:

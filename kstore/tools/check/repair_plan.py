@@ -53,7 +53,7 @@ class Plan:
     remove: list[str] = field(default_factory=list)
     """Names of files that are moved into the backup."""
     removed_bytes: int = 0
-    """The bytes of removed logs that no other log has."""
+    """The number of bytes in removed logs that no other log has."""
     rename: list[tuple[str, str]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Offsets `[start, end)` that no batch will have, and whose records are lost."""
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def lost_bytes(self) -> int:
-        """The cut and removed bytes of logs that are nowhere else in the partition."""
+        """The number of cut and removed bytes of logs that are nowhere else in the partition."""
         return sum(segment.lost_bytes for segment in self.segments) + self.removed_bytes
 
     @property

@@ -91,7 +91,7 @@ def _header(fd: int, batch: Batch) -> bytes:
 def settle_offsets(
     batches: list[Batch], base: int, limit: int, marks: Marks, segment: SegmentPlan, *, is_last: bool
 ) -> None:
-    """Put offsets in order so that the fewest batches are cut: try to cut no, some or all misplaced batches first."""
+    """Put offsets in order with the fewest cut batches: with no, some or all misplaced batches cut beforehand."""
     best: tuple[list[Batch], list[tuple[int, bytes, str]]] | None = None
     fewest = len(batches) + 1
     for choose in (_none_misplaced, _misplaced_runs, _misplaced):
@@ -303,7 +303,7 @@ def find_overlaps(directory: str, logs: dict[int, str]) -> Overlaps:
 
 
 def _is_held(segment: _Segment, before: _Segment, reaching: Rows) -> bool:
-    """Return whether the segment `before` an undamaged one has all its batches, and does not seem to only by a flip."""
+    """Return whether `before` has all batches of `segment`; if that is empty, whether `before` really reaches it."""
     if len(segment.rows):
         return segment.keys(segment.rows) <= before.keys(reaching)
     return not _may_be_moved(before, reaching, segment.base)

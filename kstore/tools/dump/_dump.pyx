@@ -79,8 +79,8 @@ cdef class LogText:
     after it. After an error, `flush` writes the text printed before it.
 
     With `tolerant` the walk stops at bytes that are no sound v2 batch instead of printing them or raising, and `gaps`
-    is empty; `print_batch` can still print them as a batch. An error is then one of the records of the batch at
-    `position`, which has `needed` bytes; `settle` ends the unfinished line, and the walk may continue behind the batch.
+    is empty; `print_batch` can still print them as a batch. An error is then about the records of the batch at
+    `position`, which has `needed` bytes; `settle` ends the unfinished line, and the walk may continue after the batch.
     Not thread-safe.
     """
 
@@ -100,11 +100,12 @@ cdef class LogText:
     cdef int64_t _end_offset
     cdef readonly dict gaps  # type: dict[int, int]
     cdef readonly list disorder  # type: list[tuple[int, int, int, int]]
-    """With `tolerant`: position, base offset, last offset and the offset before, for each batch whose offsets fall."""
+    """With `tolerant`: position, base and last offset, and last offset before it, of each batch out of order."""
     cdef readonly str stop
-    """Why `feed` returned: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (the next batch is so).
+    """Why `feed` returned: "more" (bytes needed), "end" (of the batches), "legacy" or "short" (kind of the next batch).
 
-    With `tolerant` also "unsound" (a batch with a wrong CRC, format or size) or "lost" (no batch can start here).
+    "legacy" is format 0 or 1, "short" is a batch smaller than its header. With `tolerant` also "unsound" (a batch with
+    a wrong CRC, format or size) or "lost" (no batch can start here).
     """
     cdef readonly Py_ssize_t needed
     """The size of the next batch, if `stop` is not "end"."""

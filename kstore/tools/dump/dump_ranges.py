@@ -83,7 +83,7 @@ class Stretch:
 
 
 def partition_files(directory: str) -> PartitionFiles:
-    """Return the files of a partition by base offset, without `.deleted`, `.cleaned` and `.swap` files."""
+    """Return the files of a partition by base offset, without `.deleted`, `.cleaned`, `.swap`; raise `StorageError`."""
     by_base: dict[int, dict[str, str]] = {}
     others: list[str] = []
     for entry in fs.scandir(directory):
@@ -141,7 +141,7 @@ def stretches(segments: Sequence[SegmentFiles], span: Span, report: Report) -> I
 def follow(
     fd: int, position: int, end: int, files: SegmentFiles, next_offset: int, path: str, *, legacy: bool = False
 ) -> int:
-    """Return the position of a sound batch at or behind `position`, -1 if none; prefer one from `next_offset` on."""
+    """Return the position of a sound batch at or after `position`, -1 if none; prefer one from `next_offset` on."""
     base_offset, limit_offset = files.base_offset, files.limit_offset
     if base_offset < next_offset < limit_offset:
         next_position = _verify.find_next(fd, position, end, next_offset, limit_offset, legacy=legacy, path=path)

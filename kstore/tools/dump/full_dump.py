@@ -1,4 +1,4 @@
-"""Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and behind damage.
+"""Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and past damage.
 
 Invariant: every fault is reported and skipped, and no line is printed in part. No file is opened for writing.
 """
@@ -30,7 +30,7 @@ from kstore.tools.dump.record_contents import Contents, json_line, json_members,
 __all__ = ["FullDump", "Source", "file_source"]
 
 _MOST_COMPLAINTS = 20
-"""The most wrong entries of one index that are reported; behind a wrong entry there are often thousands."""
+"""The most wrong entries of one index that are reported; thousands often follow the first one."""
 _REMEMBERED = 4096  # the most faults that are remembered, to report each only once
 _CHECKPOINT = ".checkpoint"
 _INTERNAL = {

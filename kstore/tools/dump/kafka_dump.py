@@ -42,7 +42,7 @@ class _Findings:
 class Dump:
     """One run of the tool, which prints to `out` and `err`.
 
-    If Kafka's tool ends with a stack trace, it raises a `KStoreError`; `out` has the text up to there. Not thread-safe.
+    If Kafka's tool ends with a stack trace, `run` raises `KStoreError`; `out` has the text before. Not thread-safe.
     """
 
     def __init__(self, options: DumpOptions, out: BinaryIO, err: Callable[[str], object]) -> None:
