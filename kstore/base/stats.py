@@ -113,7 +113,7 @@ class StoreStats(AnyStoreStats, total=False):
     failures: dict[str, str]
     """The failed tasks of housekeeping, and why; "retention orders-0" is a task for one partition.
 
-    A failure for a partition is removed by the next successful run; that of a whole task stays until the store is
+    The next successful run removes the failure for a partition; the failure of a whole task stays until the store is
     closed.
     """
     tasks: dict[str, int]

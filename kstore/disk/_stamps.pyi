@@ -18,5 +18,5 @@ class Stamps(Generic[_K]):
     def take_changed(self) -> list[_K]:
         """Return the keys with a changed path, and stop watching them.
 
-        A path has changed if its inode, size or modification time did, or if it was too new to be sure.
+        A path has changed if its inode, size or modification time did, or if that time was too recent to be sure.
         """

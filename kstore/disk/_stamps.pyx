@@ -119,7 +119,7 @@ cdef class Stamps:  # type: Generic[_K]
     def take_changed(self) -> list[_K]:
         """Return the keys with a changed path, and stop watching them.
 
-        A path has changed if its inode, size or modification time did, or if it was too new to be sure.
+        A path has changed if its inode, size or modification time did, or if that time was too recent to be sure.
         """
         cdef Py_ssize_t i, count = len(self.keys)
         cdef _Pair *pair

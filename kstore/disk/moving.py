@@ -1,4 +1,4 @@
-"""Lets a reader open the file that it means while the files of a log are renamed.
+"""Lets a reader open the right file while files of a log are renamed.
 
 A swap of segments renames each of their files twice, and another file then gets the old name. The object that reads a
 file knows its present path; code that renames a file holds `renaming()` until it has updated that object. Invariant: if

@@ -54,9 +54,9 @@ class Entries:
     def _has_size(self) -> bool:
         """Return whether the counts are known."""
     def _set_size(self, entries: int, room: int) -> None:
-        """Set the numbers of entries in use and of entries that fit; the caller first drops a buffer that lacks some."""
+        """Set the numbers of entries in use and of those that fit; the caller first drops a buffer that lacks some."""
     def _hold(self, buffer: ReadableBuffer, filled: int = -1) -> None:
-        """Search in `buffer` from now on, which has the first `filled` entries, by default as many as fit (`room`).
+        """Search in `buffer` from now on; it has the first `filled` entries, by default as many as fit (`room`).
 
         If it is a `Map`, each search first asks for the size of the file.
         """
@@ -86,11 +86,11 @@ class Entries:
     def all_entries(self) -> list[tuple[int, int]]:
         """Return all entries in use, in order."""
     def entries_below(self, offset: int, /) -> int:
-        """Count the entries below an offset, which a truncation to it keeps (SEMANTICS 3.15)."""
+        """Count the entries below an offset: a truncation to the offset keeps these (SEMANTICS 3.15)."""
     def lookup(self, target: int, /) -> tuple[int, int]:
         """Find the entry with the greatest key at or below `target`."""
     def sound_entries(self) -> int:
-        """Count the entries before the first that cannot be one."""
+        """Count the entries before the first invalid one."""
 
 class OffsetEntries(Entries):
     """Entries (offset, position): the batch that ends at `offset` starts at `position` in the log file.

@@ -60,7 +60,7 @@ cdef enum:
 cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
     """Halve while caches hold the probes, which are the same few in most searches; then guess, step and halve the rest.
 
-    Even if the keys are not in order, the search ends as soon, and the key in the result's slot is at or below `key`.
+    Even if the keys are not in order, the search ends just as soon, and finds a slot with a key at or below `key`.
     """
     cdef int64_t low = 0, high = n
     if n <= 0 or key_of(p, wide) > key:
@@ -235,14 +235,14 @@ cdef class Entries:
         return self.room >= 0
 
     cpdef _set_size(self, int64_t entries, int64_t room):  # type: None
-        """Set the numbers of entries in use and of entries that fit; the caller first drops a buffer that lacks some."""
+        """Set the numbers of entries in use and of those that fit; the caller first drops a buffer that lacks some."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
         self.count = entries
         self.room = room
 
     cpdef _hold(self, object buffer: ReadableBuffer, int64_t filled=-1):  # type: None
-        """Search in `buffer` from now on, which has the first `filled` entries, by default as many as fit (`room`).
+        """Search in `buffer` from now on; it has the first `filled` entries, by default as many as fit (`room`).
 
         If it is a `Map`, each search first asks for the size of the file.
         """
@@ -337,7 +337,7 @@ cdef class Entries:
         return [self._at(slot) for slot in range(self.count)]
 
     def entries_below(self, int64_t offset, /) -> int:
-        """Count the entries below an offset, which a truncation to it keeps (SEMANTICS 3.15)."""
+        """Count the entries below an offset: a truncation to the offset keeps these (SEMANTICS 3.15)."""
         cdef int64_t key
         self._ready()
         if self.count == 0 or offset <= self.base_offset:
@@ -356,7 +356,7 @@ cdef class Entries:
         raise NotImplementedError
 
     def sound_entries(self) -> int:
-        """Count the entries before the first that cannot be one."""
+        """Count the entries before the first invalid one."""
         raise NotImplementedError
 
     cdef int _take(self, object buffer, int64_t base_offset, object entries) except -1:

@@ -388,7 +388,7 @@ def find_behind(int fd, int64_t end, int64_t timestamp, int64_t min_offset, Time
     """Find what `find_timestamp` finds, starting after the batch that both indexes name.
 
     Reads the header of the named batch first, to check the entries against the log. If the log has confirmed them
-    before and the next entries name the next batch, only that batch is read. Returns None if the log contradicts the
+    before and the next entries name the next batch, reads only the next batch. Returns None if the log contradicts the
     entries, if no record is near them, or if bytes are damaged, which `find_timestamp` then reports. Checks the CRC of
     each batch after the named one.
     """

@@ -247,7 +247,7 @@ def flushed_high_watermarks(root: StrPath) -> Offsets:
     """Return the high watermarks above their partitions' recovery points, for a root that was shut down cleanly.
 
     The shutdown flushed all data from the log start to these offsets (SEMANTICS 13.5). Without the marker only a
-    recovery point says so: before the marker is removed, the recovery points must be raised to these offsets.
+    recovery point shows this, so the recovery points must be raised to these offsets before the marker is removed.
     """
     lower = [read_offsets(root, name) for name in (RECOVERY_POINTS, LOG_STARTS)]
     watermarks = read_offsets(root, HIGH_WATERMARKS)

@@ -1,4 +1,4 @@
-"""The file of a partition's gaps: offsets that no segment holds or ever will.
+"""The file of a partition's gaps: offsets that no segment has or will ever have.
 
 A cleaner, a truncation inside a batch, a follower's batches or a repair can leave offsets out. Between two segments,
 only this file distinguishes such a gap from a missing segment. A broker ignores the file.

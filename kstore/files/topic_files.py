@@ -236,7 +236,8 @@ def inherited_config(topic: str, cleaned: frozenset[str] | None) -> Mapping[str,
     """Return the settings of a topic that has no record, as far as the disk shows them.
 
     A broker keeps its topics' settings elsewhere. If a topic that it compacts got the store's default policy, retention
-    would delete records that compaction keeps. Therefore a `cleaned` topic, or any if that is unknown, has "compact".
+    would delete records that compaction keeps. Therefore the policy is "compact" if the topic was `cleaned`, or if that
+    is not known.
     """
     if topic in INTERNAL_CONFIGS:
         return INTERNAL_CONFIGS[topic]

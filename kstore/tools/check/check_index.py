@@ -1,8 +1,8 @@
 """Compares index files with the batches of their segment, entry by entry.
 
 An index is read as a whole and compared with the rows of the log's batches as they are read; wrong entries are reported
-at the end. Maps no file. Invariant: entries of older brokers, of reopened logs and of live preallocated files are right
-if a reader can use them (SEMANTICS 3.18).
+at the end. Maps no file. Invariant: entries of older brokers, of reopened logs and of live preallocated files count as
+right if a reader can use them (SEMANTICS 3.18).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks a partition's directory: its segments, and the checkpoint lines, epochs, snapshots and names against these.
+"""Checks a partition's directory: its segments, and whether marks, epochs, snapshots and names agree with them.
 
 `check_segment` checks a segment's own files, `check_producers` snapshots and transaction indexes. Invariant: files that
 kstore or Kafka left in order are never reported as errors.
@@ -50,8 +50,8 @@ class Marks:
     def cleaned_below(self, bases: Sequence[int]) -> int:
         """Return the offset below which a cleaner may have removed batches; 0 if no cleaner has cleaned the log.
 
-        A pass writes its line after it has swapped segments (SEMANTICS 7.7). A pass that was killed in between has
-        cleaned segments above the line, up to the active one.
+        A cleaning writes its line after it has swapped segments (SEMANTICS 7.7). If it was killed in between, segments
+        above the line may be cleaned, too, up to the active one.
         """
         return 0 if self.cleaner is None else max([self.cleaner, *bases[-1:]])
 

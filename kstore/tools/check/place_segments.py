@@ -39,7 +39,7 @@ class Places:
     logs: dict[int, str] = field(default_factory=dict)
     """Names of the files that are kept, by their right base offsets."""
     redundant: list[str] = field(default_factory=list)
-    """Names of files to remove: others have their batches or their name, or their offsets cannot be known."""
+    """Names of files to remove: another file has their batches or their name, or their offsets cannot be known."""
     flipped: dict[str, int] = field(default_factory=dict)
     """By file name: the right base offset of the file's only batch, in which a bit was flipped."""
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class _File:
         self.own, self.end = (int(firsts[chain[0]]), int(ends[chain[-1]])) if chain else (self.named, self.named)
 
     def keys(self, low: int, high: int) -> dict[int, _Key]:
-        """Return by position the keys of the batches with offsets in `[low, high)`."""
+        """Return the keys of the batches with offsets in `[low, high)`, by position."""
         found = {}
         fd = open_log(self.path)
         try:

@@ -91,7 +91,8 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         _plan_leftovers(plan, files, errors, logs)
         _plan_marks(plan, bases, marks)
         if checked.lost_first is not None and bases and checked.lost_first[0] < bases[0]:
-            plan.lost.insert(0, (checked.lost_first[0], bases[0]))  # after `_plan_leftovers`: files above are right
+            # Added last, so that `_plan_leftovers` keeps the snapshots above these offsets.
+            plan.lost.insert(0, (checked.lost_first[0], bases[0]))
     return plan
 
 

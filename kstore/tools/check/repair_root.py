@@ -161,7 +161,7 @@ def _plan_topics(plan: RootPlan, others: Sequence[str]) -> None:
 def _topic_ids(roots: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
     """Return each topic of the directories with its id, if a partition has it, and its number of partitions.
 
-    Internal topics have at least the configured number of partitions, as only directories in use were created.
+    Internal topics get at least the configured number of partitions, since only partitions in use have directories.
     """
     ids: dict[str, tuple[uuid.UUID | None, int]] = {}
     broker = BrokerConfig()

@@ -183,7 +183,7 @@ def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | No
     """Return the offset in `[low, high]` that a batch must have had; None if that cannot be known.
 
     It is known if a flip of one bit gives only one such offset, or if the batch's neighbours in the file leave only one
-    offset. The neighbours do not count for the last batch, which may be an old one that was written twice, and for a
+    offset. The neighbours do not count for the last batch, which may be an old one that was written twice, nor for a
     batch that is alone in its file.
     """
     near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
@@ -303,7 +303,7 @@ def find_overlaps(directory: str, logs: dict[int, str]) -> Overlaps:
 
 
 def _is_held(segment: _Segment, before: _Segment, reaching: Rows) -> bool:
-    """Return whether `before` has all batches of `segment`; if that is empty, whether `before` really reaches it."""
+    """Return whether `before` has all batches of `segment`; if that has none, whether `before` reaches it by no flip."""
     if len(segment.rows):
         return segment.keys(segment.rows) <= before.keys(reaching)
     return not _may_be_moved(before, reaching, segment.base)

@@ -231,7 +231,7 @@ def _check_time_index(path: str, data: bytes, entries: list[tuple[int, int]], ba
 
 
 def _lookup(entries: list[tuple[int, int]], relative: int) -> int:
-    """Return where to start, by the steps of Kafka's search, since others differ if entries are out of order."""
+    """Return where to start, by the steps of Kafka's search: for entries out of order, others have other results."""
     if not entries:
         return 0
     low, high = max(0, len(entries) - 1 - _WARM_BYTES // OFFSET_ENTRY_BYTES), len(entries) - 1
