@@ -157,7 +157,7 @@ def read_topics(roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
     """Read the roots' files and return the sound table of the highest generation, an empty one if there is no file.
 
     Raises `StorageError`, which names the file, if a file has a later version, or is damaged and no root has a sound
-    one. Damage of other files is logged. Needs no lock, since the files are only ever replaced as a whole.
+    one. Otherwise damage is logged. Needs no lock, since the files are only ever replaced as a whole.
     """
     best = TopicTable()
     tables: dict[str, TopicTable | None] = {}

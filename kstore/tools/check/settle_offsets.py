@@ -303,7 +303,7 @@ def find_overlaps(directory: str, logs: dict[int, str]) -> Overlaps:
 
 
 def _is_held(segment: _Segment, before: _Segment, reaching: Rows) -> bool:
-    """Return whether `before` has all batches of `segment`; if that has none, whether `before` reaches it by no flip."""
+    """Return whether `before` has all batches of `segment`; if that is empty, whether it reaches there by no flip."""
     if len(segment.rows):
         return segment.keys(segment.rows) <= before.keys(reaching)
     return not _may_be_moved(before, reaching, segment.base)

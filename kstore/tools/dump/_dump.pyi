@@ -55,7 +55,7 @@ class LogText:
     def feed(self, data: ReadableBuffer, size: int, position: int, end: int) -> int:
         """Print the batches in the first `size` bytes of `data`, which are at `position` of a file of `end` bytes.
 
-        Returns the size of those batches; `stop` says why it ended. Raises `CorruptRecordError` when Kafka's tool stops.
+        Returns the size of those batches; `stop` says why it ended. Raises `CorruptRecordError` if Kafka's tool stops.
         """
     def short_batch(self, header: ReadableBuffer, position: int, size: int) -> None:
         """Print the line of a batch that is smaller than its header, from the 61 bytes at its start."""

@@ -143,7 +143,7 @@ cdef class LogText:
     def feed(self, data: ReadableBuffer, Py_ssize_t size, int64_t position, int64_t end) -> int:
         """Print the batches in the first `size` bytes of `data`, which are at `position` of a file of `end` bytes.
 
-        Returns the size of those batches; `stop` says why it ended. Raises `CorruptRecordError` when Kafka's tool stops.
+        Returns the size of those batches; `stop` says why it ended. Raises `CorruptRecordError` if Kafka's tool stops.
         """
         cdef Buffer buffer = Buffer(data)
         cdef const uint8_t *p = buffer.p
