@@ -1,6 +1,6 @@
 """A root's files about bulk loads: the record of a pending load, and the list of finished ones.
 
-`kstore-commit.json` exists only while a load is committed but not yet wholly in the logs. `kstore-loads.json` has the
+`kstore-commit.json` exists only from the commit of a load until it is wholly in the logs. `kstore-loads.json` has the
 last version of each application and the newest loads without an application. A broker ignores both. Invariant: only the
 record in a load's primary root commits it; that record says so itself, so the root may be moved. The copies in other
 roots only keep writers out.
