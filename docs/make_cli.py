@@ -55,7 +55,7 @@ For all commands:
 - The exit code is 0 for success, 1 for an error or damage, 2 for an invalid command line, 130 after Ctrl-C.
   `dump --files` has the exit codes of Kafka's tool.
 - An error is one line on standard error; with `--debug` it is a traceback, for a report.
-- On a terminal there are colours (not with `NO_COLOR`), and after a second the progress of a command, with a bar if rich
+- On a terminal there are colours (not with `NO_COLOR`), and after a second the command's progress, with a bar if rich
   is installed (`pip install kstore[cli]`).
 
 | command | what it does |
