@@ -1,6 +1,6 @@
 """Writes `docs/cli.md`: every command with its real output. `make docs` runs it, and a test compares page and code.
 
-The commands run on a small store with a fixed clock, so that the output is always the same.
+The commands run on a small store with a fixed clock, so the output never changes.
 """
 
 from __future__ import annotations
