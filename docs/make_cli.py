@@ -103,13 +103,13 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "key, `%s` value, `%K` and `%S` their lengths (-1 for null), `%R` the value's length as 4 bytes, `%h` "
         "headers.",
         "$ kstore cat data/orders-1 --last 1 --json",
-        "With `--latest` it prints only the newest committed record of each key; with `--as-of` the newest at a "
+        "With `--latest` it prints only the newest committed record of each key; add `--as-of` for the newest at a "
         "given time ([compaction](compaction.md) says how).",
         "$ kstore cat data/orders-0 --latest --as-of 2013-06-01T08:20 --format '%o %k %s\\n'",
     ),
     "tail": (
-        "Prints the last records of each partition, ten or `-n`. With `-f` it waits for more, until Ctrl-C or until "
-        "no new record has come for `--timeout` seconds.",
+        "Prints the last records of each partition, ten unless `-n` is given. With `-f` it waits for more, until "
+        "Ctrl-C or until no new record has come for `--timeout` seconds.",
         "$ kstore tail -n 1 data/orders",
         "$ kstore tail -f -n 1 --timeout 0.1 data/orders-0 --key-separator ' '",
     ),
@@ -122,8 +122,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore offsets data/orders-0 --time max-timestamp --json",
     ),
     "append": (
-        "Appends a record for each line of standard input, to a partition (created if it is missing) or to a topic, "
-        "whose partition the key decides as in Kafka's producer. The records are on the disk when the command ends.",
+        "Appends a record for each line of standard input, to a partition (created if it is missing) or to a topic. "
+        "In a topic the key decides the partition, as in Kafka's producer. The records are on the disk when the "
+        "command ends.",
         "$ printf 'customer-3:sixty\\ncustomer-5:sixty-one\\n' | kstore append data/orders --key-separator :",
         '$ printf \'{"key": "a", "value": "1", "timestamp": 1370073600000}\\n\' | kstore append elsewhere/log-0 --json',
         "$ kstore cat elsewhere/log-0 --format '%o %T %k %s\\n'",
@@ -152,7 +153,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "dump": (
         "Prints the text of Kafka's dump tool, line by line: logs, indexes, snapshots, the coordinators' topics. "
-        "Only with `--files` it stops where that tool stops.",
+        "With only `--files` it stops where that tool stops.",
         "$ kstore dump --files data/orders-0/00000000000000000000.log --print-data-log --max-bytes 200",
         "$ kstore dump --files data/orders-0/00000000000000000000.index,data/orders-0/00000000000000000000.timeindex",
         "Kafka's tool lacks these: a directory, a topic or a partition instead of files; JSON; a range of offsets or "
