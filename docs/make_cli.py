@@ -182,12 +182,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "repair": (
         "Prints what would be kept and lost, and changes nothing. With `--yes` it first copies all files that it "
-        "will change into a backup (`--backup DIR`, a new or empty directory; by default a new directory beside the "
-        "data directory), and then repairs them. Sound batches after a bad one are kept, with their offsets. A "
-        "directory in use is refused.",
-        "If batches are out of order, the repair restores the order with the fewest cut batches. A flipped bit in an "
-        "offset is corrected if the other batches of the file, or its name and its neighbours, determine the offset. "
-        "Batches of a block that was written to a wrong place are cut.",
+        "will change into a backup (`--backup DIR`, a new or empty directory; by default a new one beside the data "
+        "directory), and then repairs them. Sound batches after a bad one are kept, with their offsets. A directory "
+        "in use is refused.",
+        "Batches that are out of order are put in order with the fewest cuts. A flipped bit in an offset is "
+        "corrected if the other batches of the file, or its name and its neighbours, determine the offset. Batches "
+        "of a block that was written to a wrong place are cut.",
         "A `.log` file with a wrong name, for example after a manual copy, is renamed to the offset of its first "
         "batch; its batches are not changed. A file and its indexes are moved into the backup if other files have "
         "all of its batches, byte for byte, or if it is empty and lies within the offsets of another file. A file "
