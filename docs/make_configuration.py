@@ -1,4 +1,4 @@
-"""Writes `docs/configuration.md` from the tables of settings: `make docs`. A test notices when page and code part."""
+"""Writes `docs/configuration.md` from the tables of settings: `make docs`. A test compares the page with the code."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from kstore.config.settings import BrokerName, Setting, readable
 HEAD = """\
 # Configuration
 
-Every setting of Kafka 4.3.0 that concerns storage, under Kafka's names. What follows is printed from the tables that
-the code checks values with and makes its errors of (`kstore/config/log_config.py`, `kstore/config/broker_config.py`);
-on a command line `kstore config` prints the same, and `kstore config --config retention.ms=600000` what that comes to.
+Every setting of Kafka 4.3.0 that concerns storage, under Kafka's name. `docs/make_configuration.py` writes this page
+from the tables with which the code checks values (`kstore/config/log_config.py`, `kstore/config/broker_config.py`). On
+a command line `kstore config` prints the same, and `kstore config --config retention.ms=600000` the resulting values.
 
 ## Where settings are given
 
-- `kstore.Log.open(path, segment_bytes=...)` and `kstore.LogConfig(segment_bytes=...)` take the names of the log's
-  settings below, with underscores. A lone log's settings are not stored with it: give them each time it is opened.
-- `config=` takes a `LogConfig`, a mapping under Kafka's topic names (`segment.bytes`) and broker names
-  (`log.segment.bytes`), or the path of a broker's `server.properties`, of which only the broker's names count. Other
-  names are passed over there. One that is a topic's (`retention.ms`), or nearly one that counts
-  (`log.retention.huors`), is a `kstore.ConfigWarning` with its line.
+- `kstore.Log.open(path, segment_bytes=...)` and `kstore.LogConfig(segment_bytes=...)` take the names of the log
+  settings below, with underscores. A log without a store does not store them: give them each time it is opened.
+- `config=` takes a `LogConfig`, a mapping with Kafka's topic names (`segment.bytes`) and broker names
+  (`log.segment.bytes`), or the path of a broker's `server.properties`. In that file only broker names count; other
+  names are ignored. A topic's name (`retention.ms`) or a misspelt broker's name (`log.retention.huors`) causes a
+  `kstore.ConfigWarning` with the line.
 - `kstore.LogConfig.from_kafka(...)` takes a mapping or a path too; with a mapping it starts from Kafka's defaults.
-- `kstore.Store.open(paths, ...)` takes the same, and the settings of a store besides. They hold for every topic that
-  has no setting of its own, and are not stored either. A topic's own settings, under topic names alone, are stored.
+- `kstore.Store.open(paths, ...)` takes the same, and the settings of a store. They apply to every topic that does not
+  have its own, and are not stored either. A topic's own settings, with topic names only, are stored.
 
-A topic's setting wins over the store's, that over the default. Within one mapping the topic's name wins over the
-broker's names, and those over each other in the order in which they stand below: `ms` over `minutes` over `hours`. A
-name that is overruled must be sound all the same.
+A topic's setting takes precedence over the store's, which takes precedence over the default. Within one mapping the
+topic's name takes precedence over the broker's names, and these in the order given below: `ms`, `minutes`, `hours`. An
+overridden value must still be valid.
 
-An unknown name, or a value that is no value of its kind or out of its range, is a `ConfigError` that says the name, the
-value, what is allowed, and the nearest name that is known.
+An unknown name or an invalid value raises a `ConfigError` with the name, the value, the allowed values, and the nearest
+known name.
 
-Two defaults are not Kafka's. `retention.ms` is -1, for ever, unless it is named in any of its forms; only `from_kafka`
-with a mapping brings Kafka's seven days. A `server.properties` without a retention deletes nothing by age here, and a
-`ConfigWarning` says that a broker would. And `segment.bytes` may be as small as 14 everywhere.
+Two defaults are not Kafka's. `retention.ms` is -1, for ever, unless any of its names is given; only `from_kafka` with a
+mapping uses Kafka's seven days. If a `server.properties` has no retention, nothing is deleted by age, and a
+`ConfigWarning` says that a broker would delete. And `segment.bytes` may always be as small as 14.
 
-A setting that does nothing here is marked "does nothing here", with the reason. It is checked and kept, and naming it
-is a `kstore.ConfigWarning`.
+A setting that has no effect here is marked "does nothing here", with the reason. It is checked and kept, and naming it
+causes a `kstore.ConfigWarning`.
 
-"Takes effect" says when a change of an open log's setting does (`log.update_config(segment_bytes=...)`), as in Kafka.
+"Takes effect" says when a change to an open log (`log.update_config(segment_bytes=...)`) takes effect, as in Kafka.
 
 """
 
 TOGETHER = """
 ## Settings that are dangerous together
 
-Some settings are allowed one by one and have together an effect that may surprise. A `kstore.ConfigWarning` says so,
-once, with the numbers, when a log or a store is opened for writing, when a topic is created, and when settings change.
-`LogConfig.warnings()` gives the same sentences without opening anything. Defaults alone are no reason to warn.
+Some settings are each valid, but together have a surprising effect. A `kstore.ConfigWarning` says so, once, with the
+numbers, when a log or a store is opened for writing, when a topic is created, and when settings change.
+`LogConfig.warnings()` returns the same sentences without opening anything. Defaults alone cause no warning.
 
 """
 
@@ -69,13 +69,13 @@ EXAMPLES: tuple[dict[str, str], ...] = (
 LOG = """
 ## Settings of a log
 
-A topic has them under the topic's name, a store under any of the names.
+A topic takes them under the topic's name, a store under any of the names.
 """
 
 STORE = """
 ## Settings of a store
 
-No topic can override these; they have the broker's name alone, and hold from the opening of the store on.
+They have only the broker's name and apply from the opening of the store; no topic can override them.
 """
 
 
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def page() -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "".join(
         (
             HEAD,
@@ -102,7 +102,7 @@ def page() -> str:
 
 
 def summary(kind: str, settings: tuple[Setting, ...]) -> str:
-    """A table with a line for each setting."""
+    """Return a table with a line for each setting."""
     lines = [f"| setting {kind} | unit | allowed | default |", "|---|---|---|---|"]
     for setting in settings:
         default = setting.shown_default + (" (does nothing here)" if setting.idle else "")
@@ -112,7 +112,7 @@ def summary(kind: str, settings: tuple[Setting, ...]) -> str:
 
 
 def warning(settings: dict[str, str]) -> str:
-    """The warnings for a log with these settings."""
+    """Return the warnings for a log with these settings."""
     messages = LogConfig.resolve(settings).warnings()
     assert messages, settings
     named = ", ".join(f"`{name}={value}`" for name, value in settings.items())
@@ -120,7 +120,7 @@ def warning(settings: dict[str, str]) -> str:
 
 
 def section(setting: Setting) -> str:
-    """One setting: its facts on a line each, what it does, and the danger of changing it."""
+    """Return the section of a setting: its facts, one per line, its effect, and the danger of changing it."""
     facts = [f"`{setting.name}`: {setting.kind}{unit_of(setting.unit)}, {setting.range}"]
     facts += [f"a broker's `{at.name}`{differences(setting, at)}" for at in setting.broker_names]
     facts.append(f"default: {readable(setting.default, setting.unit)}")
@@ -135,7 +135,7 @@ def section(setting: Setting) -> str:
 
 
 def differences(setting: Setting, at: BrokerName) -> str:
-    """In what a broker's name differs from the topic's."""
+    """Return how a broker's name differs from the topic's."""
     found = []
     if at.kind and at.kind != setting.kind:
         found.append(at.kind)
