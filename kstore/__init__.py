@@ -1,8 +1,8 @@
 """kstore: Kafka's commit log inside a Python process.
 
 `Log` is one partition of a topic; `Store` is one or more directories of partitions. `LogConfig` has the settings of a
-log, `errors` the exceptions. The other classes are those of the values that calls return, which are small and
-immutable. `kstore.spark` and `kstore.testing` are imported separately.
+log, `errors` the exceptions. The values that calls return are small and immutable; their classes are here, too.
+`kstore.spark` and `kstore.testing` are imported separately.
 """
 
 import typing as _typing

@@ -66,7 +66,7 @@ cdef class RecordBatch:
     cdef readonly object path  # type: Any
     """The file that contains the batch; None for bytes in memory."""
     cdef readonly int64_t position
-    """The byte at which the batch starts, from the start of the file or buffer."""
+    """The position in bytes of the batch in the file or buffer."""
 
     cdef int _scan_legacy(self) except -1
 

@@ -52,7 +52,7 @@ cdef extern from "refill.h":
 
 cdef enum:
     RELEASE_GIL_BYTES = 65536      # below this, releasing the GIL costs more than the checksum
-    REFILLED_BYTES = 4096          # an iterator keeps a record's memory for the next one up to this size
+    REFILLED_BYTES = 4096          # an iterator reuses the memory of records of up to this size
 
 cdef int64_t NO_LIMIT = 0x7fffffffffffffff
 
@@ -120,7 +120,7 @@ cdef object as_bytes(object data, str what):
 
 
 def crc32c(object data: ReadableBuffer, uint32_t value=0, /) -> int:
-    """Return the CRC-32C (Castagnoli) of a contiguous buffer, continued from `value`; long input releases the GIL."""
+    """Return the CRC-32C (Castagnoli) of any contiguous buffer, continued from `value`; long input releases the GIL."""
     if type(data) is bytes and PyBytes_GET_SIZE(data) < RELEASE_GIL_BYTES:
         return ks_crc32c(value, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data))
     return _crc32c_of(data, value)      # a separate function, so that small `bytes` do not pay for the Py_buffer
@@ -298,7 +298,7 @@ cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key
 
 
 cdef struct Refilled:
-    PyObject *record               # the record that the iterator returned the time before last; NULL for none
+    PyObject *record               # the last but one record that the iterator returned; NULL for none
     Py_ssize_t key_room
     Py_ssize_t value_room
 
@@ -384,11 +384,10 @@ cdef bytes EMPTY_BATCH = (
 cdef class RecordBatch:
     """One record batch: the fields of its header under Kafka's names, its records, and its bytes.
 
-    Iterating returns the batch's `Record`s; it decodes them again each time and may raise `CorruptRecordError`.
+    Iterating yields the batch's `Record`s; it decodes them again each time and may raise `CorruptRecordError`.
     `bytes(batch)` and the buffer protocol return the batch as stored. In formats 0 and 1 a batch is one message, or a
-    wrapper with the messages inside it; reading its `base_offset` or `count` may decompress it. Batches come from
-    `decode_batches` and from reads; they cannot be constructed. `path` and `position` say where a batch was found.
-    Immutable; thread-safe.
+    wrapper with the messages inside it; reading its `base_offset` or `count` may decompress it. Only `decode_batches`
+    and reads make batches. `path` and `position` say where a batch was found. Immutable; thread-safe.
 
     Example:
         >>> for batch in log.read_batches(0):
@@ -453,14 +452,14 @@ cdef class RecordBatch:
 
     @property
     def timestamp_type(self) -> str:
-        """One of "CreateTime" and "LogAppendTime"; in format 0 "NoTimestampType"."""
+        """The type: "CreateTime", "LogAppendTime", or in format 0 "NoTimestampType"."""
         if self._p[MAGIC_AT] == 0:
             return "NoTimestampType"
         return "LogAppendTime" if self.attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
 
     @property
     def base_timestamp(self) -> int:
-        """The timestamp that the records' deltas count from; in formats 0 and 1, without deltas, `max_timestamp`."""
+        """The timestamp that the records' deltas count from; `max_timestamp` in formats 0 and 1 (without deltas)."""
         return load64(self._p + BASE_TIMESTAMP_AT) if self._p[MAGIC_AT] == 2 else self.max_timestamp
 
     @property
@@ -710,9 +709,9 @@ cdef class _Walk:
 
     cdef object _chunks
     cdef object _recheck               # called if the guard has a new version, and before an error is raised
-    cdef int64_t _given_base           # of the batch that the last record came from, and of the batch opened last
+    cdef int64_t _given_base           # of the batch that the last record came from
     cdef int64_t _given_crc
-    cdef int64_t _opened_base
+    cdef int64_t _opened_base          # of the batch that was opened last
     cdef int64_t _opened_crc
     cdef Buffer _chunk
     cdef object _path
@@ -768,7 +767,7 @@ cdef class _Walk:
         raise CorruptRecordError(reason, path=self._path, position=self._position(p))
 
     cdef int _fail_below(self, offset, const uint8_t *p) except -1:
-        """Fail for the batch at `p`, of format 0 or 1 and so without a base offset: its first offset is too low."""
+        """Fail since the first offset of the batch at `p` is too low; its format, 0 or 1, has no base offset."""
         return self._fail(f"a message at offset {offset}, and the one before is at {self._least - 1}", p)
 
     cdef int _ask_guard(self, error=None) except -1:
@@ -912,7 +911,7 @@ cdef class RecordIterator(_Walk):
 
     Each buffer contains whole batches, the first at `position` of `path`. The iterator holds a buffer until it needs
     the next one; records copy their bytes. A chunk may have a fourth item, the offset at which the batch before it
-    ended: messages of formats 0 and 1 below it are an error. Batches below the start are checked and skipped, control
+    ended: messages of formats 0 and 1 below it are an error. Batches below the start are checked and skipped; control
     records are skipped unless `include_control`. After a `CorruptRecordError` the iteration ends. Not thread-safe: a
     concurrent call raises `ValueError` and never returns a wrong record.
     """
@@ -1152,7 +1151,7 @@ def decode_batches(buffer: ReadableBuffer, check_crc: bool = True, *, path: StrP
     bytes of a fetch (FORMAT 2.7).
 
     Args:
-        buffer: Record batches of any format. Batches refer to it if it is `bytes`, and own a copy otherwise.
+        buffer: Record batches of any format. The batches refer to it if it is `bytes`, otherwise to a copy.
         check_crc: Whether to compare each batch with its CRC.
         path: The file that errors and batches name; None for bytes in memory.
         position: The position of the buffer's first byte in that file.
@@ -1162,7 +1161,8 @@ def decode_batches(buffer: ReadableBuffer, check_crc: bool = True, *, path: StrP
         An iterator. It is not thread-safe: a concurrent call of `next` raises `ValueError`.
 
     Raises:
-        CorruptRecordError: From the iterator, at a batch whose length, magic, size or CRC is wrong. It then ends.
+        CorruptRecordError: By the iterator, at a batch whose length, magic, size or CRC is wrong; the iterator then
+            ends.
 
     Example:
         >>> for batch in decode_batches(data):

@@ -54,12 +54,12 @@ class KStoreError(Exception):
     """The base class of every exception of kstore."""
 
     appended: AppendInfo | dict[int, AppendInfo] | None = None
-    """What the call stored before it failed; a dict by partition if it was a call of a store. None, or offsets of -1,
-    if it stored nothing."""
+    """What the call stored before it failed; a dict by partition if it was a call of a store. None, an empty dict, or
+    offsets of -1 if it stored nothing."""
 
 
 def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
-    """Make the unpickled error without its constructor, whose arguments are not those in `args`."""
+    """Make an unpickled error without calling its constructor, whose arguments differ from `args`."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -120,7 +120,7 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
 
 
 class _RefusedRecord(KStoreError, ValueError):
-    """A record or batch was not appended. `appended` says what the call had stored before, even if that is nothing."""
+    """A record or batch was not appended; `appended` says what the call stored before."""
 
 
 class InvalidRecordError(_RefusedRecord):
@@ -246,7 +246,7 @@ class CorruptRecordError(KStoreError, ValueError):
     path: str | None
     """The file; None for bytes in memory."""
     position: int
-    """The byte at which the bad batch starts, from the start of the file or buffer."""
+    """The position in bytes of the bad batch in the file or buffer."""
     reason: str
     """What was found and what is allowed, in words."""
     advice: str = ""
@@ -311,9 +311,9 @@ def first_report(error: StorageError) -> bool:
 
 
 def refusal(failure: BaseException, path: str, what: str) -> StorageError:
-    """Make the error of a log or directory that refuses writes since `failure`; its text names this cause.
+    """Make the error of a log or directory that refuses writes since `failure`; its text starts with that cause.
 
-    `what` ends the text: it says what is refused and what can still be read.
+    `what` says what is refused and what can still be read.
     """
     if isinstance(failure, StorageError) and failure._is_refusal:
         error = StorageError(failure.errno, failure.strerror, failure.filename)

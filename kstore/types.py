@@ -84,7 +84,7 @@ class CompactionStats:
     records_before: int
     """Records in the cleaned segments; a transaction marker counts as one."""
     records_after: int
-    """Records of these that were kept."""
+    """Records of the cleaned segments that were kept."""
     bytes_before: int
     """Size of the `.log` files of the cleaned segments."""
     bytes_after: int
@@ -152,7 +152,7 @@ class Restored:
     caught_up: bool
     """Whether the round has everything that the source had then; False if the backup's first round was not complete."""
     together: bool
-    """Whether the round shows all partitions at the same time; False if another process was writing the source.
+    """Whether the round has all partitions as they were at one time; False if another process was writing the source.
 
     Each partition then ends where it had been flushed, and a transaction may be in one partition but not in another.
     """

@@ -46,8 +46,8 @@ cdef class ColumnSplitter(BaseSplitter):
     cdef int32_t _sticky               # the router's, during a call
     cdef int64_t _added
 
-    # The rows of the block, sorted by partition. The rows up to `_to` are being packed; `_placed` of them are packed
-    # already, unless `_to` is not past the rows that the block counts as taken.
+    # The rows [rows._taken, _to) of the block are being packed; the first `_placed` of them are packed already. If they
+    # have keys, these arrays hold them sorted by partition (`_partition` is by row).
     cdef int32_t[BLOCK] _partition
     cdef int32_t[BLOCK] _order
     cdef ks_bytes[BLOCK] _value

@@ -29,7 +29,7 @@ cdef enum:
 
 @cython.final
 cdef class PartitionSequence:
-    """The sequence numbers of one partition; `doubtful` while it is unknown whether the last one is in the log."""
+    """The sequence numbers of one partition; `doubtful` while it is unknown if the log has the last one's record."""
 
     def attach(self, writer: Writer) -> None:
         """Append to the log of this writer from now on."""
@@ -91,7 +91,7 @@ cdef class Sequences:
         """Append one record in one step and return its metadata; else return its partition, for `append_numbered`.
 
         `route` is the topic's. If `taken` is a list, `taken[0]` becomes the partition and sequence number once the
-        record is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        record is in the log: an interrupt may come before the caller has the result. Raises the refusal of the record.
         """
         return self._append_to(taken, route, topic, partition, value, key, timestamp)
 
@@ -206,7 +206,7 @@ def append_at_once(RecordProducer producer not None, list taken not None: list[A
 
 @cython.final
 cdef class SequenceLock:
-    """The reentrant lock on `Sequences`: they are `busy` while it is held, and for ever once it is closed.
+    """The reentrant lock on `Sequences`: they are `busy` while it is held, and forever once it is closed.
 
     Compiled, so that no interrupt comes between taking the lock and setting `busy`.
     """

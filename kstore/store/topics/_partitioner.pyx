@@ -34,7 +34,7 @@ cdef extern from "murmur2.h" nogil:
     void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) noexcept
 
 cdef enum:
-    LONE_BATCH_BYTES = 70          # of a batch of one record without a key, less its value; right to a byte or two
+    LONE_BATCH_BYTES = 70          # size of a batch of one keyless record, without its value; may be off by a byte or two
     HASHED_AHEAD = 16              # records
 
 cdef const char *NO_HEADERS = b"\x00"
@@ -50,7 +50,7 @@ def murmur2(key: ReadableBuffer, /) -> int:
 
 
 def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
-    """Return to which of `partitions` partitions Kafka's default partitioner sends a key; an empty key has one, too."""
+    """Return the partition, out of `partitions`, to which Kafka's default partitioner sends a key, even an empty one."""
     cdef bytes held = as_bytes(key, "key")
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}; a topic has at least 1")
@@ -61,8 +61,8 @@ def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
 cdef class Router:
     """Chooses the partition of the next record of a topic as Kafka's default partitioner does.
 
-    A key is hashed over all `partitions`. Records without a key go to one partition until `sticky_bytes` were added to
-    it; then one is drawn uniformly from `available` (default: all), which may be the same again. Equal seeds draw the
+    A key is hashed over all `partitions`. Records without a key go to one partition until it has got `sticky_bytes`;
+    then one is drawn uniformly from `available` (default: all), which may be the same again. Equal seeds draw the
     same partitions. Thread-safe.
     """
 

@@ -58,7 +58,7 @@ class ColumnArguments:
         if not all(map(_is_repeatable, self._columns)):
             return object()
         found = sha256()
-        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # each record is a batch: a refused row drops no other row
+        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # one record a batch: a refused row drops no other
         try:
             for rows in self.blocks(_NO_TIME):
                 while _column_encoder.pack(packer, rows, PACK_BYTES):

@@ -1,4 +1,4 @@
-"""`Store.aread`: the records of topics as a stream, which writers in this process wake if it follows."""
+"""`Store.aread`: the records of topics as a stream. Writers in this process wake a stream that follows."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Routes:
         return route
 
     def forget(self, topic: str) -> None:
-        """Drop the topic's route; `find` makes it again."""
+        """Drop the topic's route; the next `find` makes a new one."""
         self.by_topic.pop(topic, None)
 
     def router(self, topic: str, entries: Mapping[int, Entry], seed: int | None) -> Router:
@@ -73,7 +73,7 @@ class Routes:
         return count
 
     def _is_usable(self, entry: Entry) -> bool:
-        """Return whether no reason is known that makes appends to a partition fail."""
+        """Return False if appends to the partition are known to fail."""
         log = entry.log
         if entry.failure is not None or (log is not None and log.failed is not None):
             return False
@@ -96,7 +96,7 @@ class Routes:
         return log, writer
 
     def reason(self, topic: str, error: BaseException) -> BaseException:
-        """Return what an append to a topic raises instead of this error; the next append makes the route again."""
+        """Return what an append to a topic raises instead of this error; the next append makes a new route."""
         if isinstance(error, StorageError):
             self.forget(topic)  # the next append checks which partitions are still in service
         elif isinstance(error, LogClosedError):

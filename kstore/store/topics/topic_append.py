@@ -1,6 +1,6 @@
 """`TopicAppender`: appends records to the partitions of a topic, each batch through the gate of its log.
 
-Invariant: an exception of a call says what the call has stored, partition by partition.
+Invariant: if a call for many records raises, the exception says what the call has stored, partition by partition.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Load:
     """One call of `append_many` or `append_columns`: its pipelines, and what it has stored so far.
 
     With a `numbering` its batches get a producer's numbers. `again` is the load of an earlier attempt at the same
-    call: the records that this attempt stored are left out.
+    call: the records that the earlier attempt stored are left out.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Load:
 
     @property
     def appended(self) -> dict[int, AppendInfo]:
-        """What each partition has got so far, in the order of partitions."""
+        """What each partition has got so far, sorted by partition."""
         return {
             number: stored.info(self._writers[number].config, self._now_ms)
             for number, stored in sorted(self._stored.items())
@@ -250,7 +250,7 @@ class TopicAppender(NumberingAppender):
             partition = routes.partition(topic, partition)
         place, producer, number = (topic, partition), NO_PRODUCER, 0
         try:
-            log, writer = routes.open(route, partition)  # new ones if a caller has closed the log
+            log, writer = routes.open(route, partition)  # a new log and writer if a caller has closed the log
             config = writer.config
             if numbers is not None:
                 expected_offset = batch_packer.checked_expectation(expected_offset)

@@ -1,4 +1,4 @@
-"""Following a topic: reads records as they are appended, and waits if there are none.
+"""Follows a topic: reads records as they are appended, and waits if there are none.
 
 In one process the logs wake the waiting reader. Across processes it polls; its pauses grow with the cost of a poll.
 Invariant: a waiting follower uses almost no CPU time.

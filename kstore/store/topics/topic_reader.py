@@ -41,7 +41,7 @@ class TopicRead(NamedTuple):
 
 
 class ColumnOptions(NamedTuple):
-    """The options of `Log.iter_columns`, without those of its start."""
+    """The options of `Log.iter_columns` other than where it starts."""
 
     max_records: int | None
     max_bytes: int | None
@@ -95,7 +95,7 @@ class TopicReader:
             assert isinstance(records, RecordIterator)
             return records
 
-        # A partition with an offset starts now, so that an invalid offset raises here; the others start when reached.
+        # Partitions with an offset start now, so that an invalid offset raises here; others start when they are reached.
         at_once = numbers if wanted.merge == "timestamp" else sorted(starts)
         started = {number: start(entries[number]) for number in at_once}
         return TopicPass(
