@@ -14,7 +14,7 @@ class Buffer:
     def __new__(cls, data: ReadableBuffer) -> Self: ...
 
 def crc32c(data: ReadableBuffer, value: int = 0, /) -> int:
-    """Return the CRC-32C (Castagnoli) of a contiguous buffer, continued from `value`; long input releases the GIL."""
+    """Return the CRC-32C (Castagnoli) of any contiguous buffer, continued from `value`; long input releases the GIL."""
 
 @final
 class Record:
@@ -66,11 +66,10 @@ def check_headers(count: int, what: str, number: int) -> None:
 class RecordBatch:
     """One record batch: the fields of its header under Kafka's names, its records, and its bytes.
 
-    Iterating returns the batch's `Record`s; it decodes them again each time and may raise `CorruptRecordError`.
+    Iterating yields the batch's `Record`s; it decodes them again each time and may raise `CorruptRecordError`.
     `bytes(batch)` and the buffer protocol return the batch as stored. In formats 0 and 1 a batch is one message, or a
-    wrapper with the messages inside it; reading its `base_offset` or `count` may decompress it. Batches come from
-    `decode_batches` and from reads; they cannot be constructed. `path` and `position` say where a batch was found.
-    Immutable; thread-safe.
+    wrapper with the messages inside it; reading its `base_offset` or `count` may decompress it. Only `decode_batches`
+    and reads make batches. `path` and `position` say where a batch was found. Immutable; thread-safe.
 
     Example:
         >>> for batch in log.read_batches(0):
@@ -81,7 +80,7 @@ class RecordBatch:
         """The file that contains the batch; None for bytes in memory."""
     @property
     def position(self) -> int:
-        """The byte at which the batch starts, from the start of the file or buffer."""
+        """The position in bytes of the batch in the file or buffer."""
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def magic(self) -> int:
@@ -109,10 +108,10 @@ class RecordBatch:
         """Name of the compression type; `"unknown"` for the types 5 to 7, whose records cannot be read."""
     @property
     def timestamp_type(self) -> str:
-        """One of "CreateTime" and "LogAppendTime"; in format 0 "NoTimestampType"."""
+        """The type: "CreateTime", "LogAppendTime", or in format 0 "NoTimestampType"."""
     @property
     def base_timestamp(self) -> int:
-        """The timestamp that the records' deltas count from; in formats 0 and 1, without deltas, `max_timestamp`."""
+        """The timestamp that the records' deltas count from; `max_timestamp` in formats 0 and 1 (without deltas)."""
     @property
     def max_timestamp(self) -> int:
         """The greatest timestamp, in milliseconds; -1 if there is none."""
@@ -187,7 +186,7 @@ class RecordIterator(_Walk):
 
     Each buffer contains whole batches, the first at `position` of `path`. The iterator holds a buffer until it needs
     the next one; records copy their bytes. A chunk may have a fourth item, the offset at which the batch before it
-    ended: messages of formats 0 and 1 below it are an error. Batches below the start are checked and skipped, control
+    ended: messages of formats 0 and 1 below it are an error. Batches below the start are checked and skipped; control
     records are skipped unless `include_control`. After a `CorruptRecordError` the iteration ends. Not thread-safe: a
     concurrent call raises `ValueError` and never returns a wrong record.
     """
@@ -245,7 +244,7 @@ def decode_batches(
     bytes of a fetch (FORMAT 2.7).
 
     Args:
-        buffer: Record batches of any format. Batches refer to it if it is `bytes`, and own a copy otherwise.
+        buffer: Record batches of any format. The batches refer to it if it is `bytes`, otherwise to a copy.
         check_crc: Whether to compare each batch with its CRC.
         path: The file that errors and batches name; None for bytes in memory.
         position: The position of the buffer's first byte in that file.
@@ -255,7 +254,8 @@ def decode_batches(
         An iterator. It is not thread-safe: a concurrent call of `next` raises `ValueError`.
 
     Raises:
-        CorruptRecordError: From the iterator, at a batch whose length, magic, size or CRC is wrong. It then ends.
+        CorruptRecordError: By the iterator, at a batch whose length, magic, size or CRC is wrong; the iterator then
+            ends.
 
     Example:
         >>> for batch in decode_batches(data):

@@ -43,8 +43,8 @@ class BrokerConfig(Settings):
     )
     log_dirs: tuple[str, ...] | None = row(
         setting("log.dirs", "list", None),
-        doc="A broker's log directories. A store gets its own when it is opened; `cordoned.log.dirs` is compared with "
-        "these, too.",
+        doc="A broker's log directories. A store gets its directories when it is opened. `cordoned.log.dirs` must be "
+        "among both.",
         danger="Each holds the only copy of its partitions.",
     )
     cordoned_log_dirs: tuple[str, ...] = row(
@@ -60,7 +60,7 @@ class BrokerConfig(Settings):
     log_flush_scheduler_interval_ms: int = row(
         setting("log.flush.scheduler.interval.ms", "long", LONG_MAX, "milliseconds"),
         doc="The default of `flush.ms`; also how often Kafka checks which logs are due by `flush.ms`.",
-        danger="While this is unlimited `flush.ms` has no lasting effect in Kafka; kstore checks as `flush.ms` needs.",
+        danger="While this is unlimited, `flush.ms` has no lasting effect in Kafka; kstore checks as `flush.ms` needs.",
     )
     log_flush_offset_checkpoint_interval_ms: int = row(
         setting("log.flush.offset.checkpoint.interval.ms", "int", 60_000, "milliseconds", minimum=0),
@@ -74,12 +74,12 @@ class BrokerConfig(Settings):
     )
     log_initial_task_delay_ms: int = row(
         setting("log.initial.task.delay.ms", "long", 30_000, "milliseconds", minimum=0),
-        doc="How long after the opening housekeeping starts.",
+        doc="The time from the opening of a store to its first housekeeping.",
         danger="Small values add housekeeping to the work of opening.",
     )
     num_recovery_threads_per_data_dir: int = row(
         setting("num.recovery.threads.per.data.dir", "int", 2, "threads", minimum=1),
-        doc="The most threads that open, recover and close the logs of one directory; one opens small logs.",
+        doc="The most threads that open, recover and close the logs of one directory; small logs need only one.",
         danger="More threads than the disk can serve wait for each other.",
     )
     log_dir_failure_timeout_ms: int = row(
@@ -102,7 +102,7 @@ class BrokerConfig(Settings):
     log_cleaner_enable: bool = row(
         setting("log.cleaner.enable", "bool", True),
         doc="Whether housekeeping compacts the logs whose `cleanup.policy` has `compact`. Deprecated since Kafka 4.1.",
-        danger="Without it logs with the policy `compact` grow for ever.",
+        danger="Without it, logs with the policy `compact` grow forever.",
     )
     log_cleaner_threads: int = row(
         setting("log.cleaner.threads", "int", 1, "threads", minimum=0),
@@ -121,17 +121,17 @@ class BrokerConfig(Settings):
     )
     log_cleaner_io_buffer_load_factor: float = row(
         setting("log.cleaner.io.buffer.load.factor", "double", 0.9),
-        doc="The share of that memory that the keys of a round may fill.",
+        doc="The share of `log.cleaner.dedupe.buffer.size` that the keys of a round may fill.",
         danger="A small share needs more rounds over a log.",
     )
     log_cleaner_io_max_bytes_per_second: float = row(
         setting("log.cleaner.io.max.bytes.per.second", "double", sys.float_info.max, "bytes per second"),
-        doc="Bounds what housekeeping's compaction reads and writes, in all threads together.",
-        danger="A bound below the rate of appends lets compaction fall behind.",
+        doc="Limits what compaction by housekeeping reads and writes, in all threads together.",
+        danger="With a limit below the rate of appends, compaction falls behind.",
     )
     log_cleaner_backoff_ms: int = row(
         setting("log.cleaner.backoff.ms", "long", 15_000, "milliseconds", minimum=0),
-        doc="How long a cleaner that found nothing to do waits.",
+        doc="How long a cleaner waits after it found nothing to do.",
         danger="0 checks again without a pause.",
     )
     producer_id_expiration_ms: int = row(
@@ -171,8 +171,8 @@ class BrokerConfig(Settings):
     )
     offsets_retention_minutes: int = row(
         setting("offsets.retention.minutes", "int", 7 * 24 * 60, "minutes", minimum=1),
-        doc="How long a group's committed positions are kept after the last commit; not while a consumer is open.",
-        danger="A group that pauses for longer while the store is in use starts again as a new group.",
+        doc="How long a group's committed positions are kept after its last commit; they do not expire while a consumer is open.",
+        danger="A group that pauses for longer while the store is in use starts again where a new group does.",
     )
     offsets_retention_check_interval_ms: int = row(
         setting("offsets.retention.check.interval.ms", "long", 600_000, "milliseconds", minimum=1),
@@ -196,7 +196,7 @@ class BrokerConfig(Settings):
     )
     transactional_id_expiration_ms: int = row(
         setting("transactional.id.expiration.ms", "int", 7 * 24 * 3_600_000, "milliseconds", minimum=1),
-        doc="How long a transactional id without a transaction is kept after its last one.",
+        doc="How long a transactional id is kept after its last transaction, if none is open.",
         danger="A producer that returns later gets a new producer id; none of its records is lost.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = row(
@@ -249,7 +249,7 @@ class BrokerConfig(Settings):
         return self.log_dir if self.log_dirs is None else self.log_dirs
 
     def check_cordoned(self, directories: Collection[str]) -> None:
-        """Check that the `cordoned.log.dirs` are among some directories, as a broker demands of its `log.dirs`.
+        """Check that all `cordoned.log.dirs` are among these directories, as a broker demands of its `log.dirs`.
 
         Args:
             directories: The directories of the store.

@@ -109,7 +109,7 @@ class TimestampCaution:
 
 
 def issue(messages: Iterable[str], category: type[Warning] = ConfigWarning) -> None:
-    """Issue each message as a warning at the line outside of this package that called it."""
+    """Issue each message as a warning, located at the line outside of this package that made the call."""
     level = 2
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kstore":
@@ -276,5 +276,5 @@ def _ms(value: int) -> str:
 
 
 def _bytes(value: int) -> str:
-    """Write a size, with a larger unit only if it is a whole number of those: readers compare sizes to the byte."""
+    """Write a size; add a larger unit only if it divides the size, since readers compare sizes to the byte."""
     return readable(value, "bytes")

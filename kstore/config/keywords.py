@@ -17,7 +17,7 @@ class LogSettings(TypedDict, total=False):
     """The log rolls to a new segment before a batch that would make the active one larger than this. [at least 14
     bytes; default 1073741824 (1 GiB)]"""
     internal_segment_bytes: SupportsIndex | str | None
-    """Replaces segment.bytes when set: Kafka's own way to segments below 1 MiB, for tests. [any 32-bit integer bytes;
+    """Replaces segment.bytes if set. Kafka's own tests use it for segments below 1 MiB. [any 32-bit integer bytes;
     default none]"""
     segment_ms: SupportsIndex | str
     """The log rolls when the next batch's timestamp is more than this after that of the segment's first batch. [at
@@ -29,7 +29,7 @@ class LogSettings(TypedDict, total=False):
     """The size of an active segment's index files; the log rolls when one of them is full. [at least 4 bytes; default
     10485760 (10 MiB)]"""
     index_interval_bytes: SupportsIndex | str
-    """An index entry is written once this many bytes have been appended since the one before. [at least 0 bytes;
+    """An index entry is written once this many bytes have been appended since the last entry. [at least 0 bytes;
     default 4096 (4 KiB)]"""
     preallocate: bool | str
     """A new log file gets its full size immediately, in zeros; a roll and a close truncate it to its length. [true or
@@ -57,31 +57,31 @@ class LogSettings(TypedDict, total=False):
     min_compaction_lag_ms: SupportsIndex | str
     """Records younger than this are not compacted. [at least 0 milliseconds; default 0]"""
     max_compaction_lag_ms: SupportsIndex | str
-    """A log whose oldest uncompacted record is older than this is compacted whatever its dirty ratio. [at least 1
+    """A log whose oldest uncompacted record is older than this is compacted at any dirty ratio. [at least 1
     milliseconds; default unlimited]"""
     min_cleanable_dirty_ratio: float | str
     """The share of a log that must be uncompacted before housekeeping compacts it. [0 to 1; default 0.5]"""
     max_message_bytes: SupportsIndex | str
-    """The largest batch that an append takes, as stored: compressed, with its header. [at least 0 bytes; default
+    """The largest batch that an append accepts, as stored: compressed, with its header. [at least 0 bytes; default
     1048588]"""
     compression_type: str
     """How batches are stored; producer keeps them as they arrive. [one of uncompressed, zstd, lz4, snappy, gzip,
     producer; default producer]"""
     compression_gzip_level: SupportsIndex | str
-    """The level where compression.type is gzip; -1 is the codec's own default. [-1 or 1 to 9; default -1]"""
+    """The level if compression.type is gzip; -1 is the codec's own default. [-1 or 1 to 9; default -1]"""
     compression_lz4_level: SupportsIndex | str
-    """The level where compression.type is lz4; 9, the default, is the fast compressor. [1 to 17; default 9]"""
+    """The level if compression.type is lz4; 9, the default, is the fast compressor. [1 to 17; default 9]"""
     compression_zstd_level: SupportsIndex | str
-    """The level where compression.type is zstd. [-131072 to 22; default 3]"""
+    """The level if compression.type is zstd. [-131072 to 22; default 3]"""
     message_timestamp_type: str
     """The clock that gives records their timestamps: the producer's, or this log's at the append. [one of CreateTime,
     LogAppendTime; default CreateTime]"""
     message_timestamp_before_max_ms: SupportsIndex | str
-    """A record whose timestamp is further than this before the clock is refused. [at least 0 milliseconds; default
+    """A record is refused if its timestamp is more than this before the clock. [at least 0 milliseconds; default
     unlimited]"""
     message_timestamp_after_max_ms: SupportsIndex | str
-    """A record whose timestamp is further than this after the clock is refused. [at least 0 milliseconds; default
-    3600000 (1 hour)]"""
+    """A record is refused if its timestamp is more than this after the clock. [at least 0 milliseconds; default 3600000
+    (1 hour)]"""
     min_insync_replicas: SupportsIndex | str
     """Kept for brokers that share the configuration; a log in one process is its only replica. [at least 1 replicas;
     default 1] Does nothing here: a log here has one replica."""
@@ -112,8 +112,8 @@ class BrokerSettings(TypedDict, total=False):
     """A broker's log directory if log.dirs is not set; like log.dirs, it has no effect on a store. [a list without an
     empty element; default /tmp/kafka-logs]"""
     log_dirs: Sequence[str] | None
-    """A broker's log directories. A store gets its own when it is opened; cordoned.log.dirs is compared with these,
-    too. [a list without an empty element; default none]"""
+    """A broker's log directories. A store gets its directories when it is opened. cordoned.log.dirs must be among both.
+    [a list without an empty element; default none]"""
     cordoned_log_dirs: Sequence[str]
     """Directories of the store, or * for all, that get no new partitions. [a list without an empty element; default
     empty]"""
@@ -129,9 +129,10 @@ class BrokerSettings(TypedDict, total=False):
     """How often log start offsets are written to their checkpoint file. [at least 0 milliseconds; default 60000 (1
     minute)]"""
     log_initial_task_delay_ms: SupportsIndex | str
-    """How long after the opening housekeeping starts. [at least 0 milliseconds; default 30000 (30 seconds)]"""
+    """The time from the opening of a store to its first housekeeping. [at least 0 milliseconds; default 30000 (30
+    seconds)]"""
     num_recovery_threads_per_data_dir: SupportsIndex | str
-    """The most threads that open, recover and close the logs of one directory; one opens small logs. [at least 1
+    """The most threads that open, recover and close the logs of one directory; small logs need only one. [at least 1
     threads; default 2]"""
     log_dir_failure_timeout_ms: SupportsIndex | str
     """Kept for brokers that share the configuration. [at least 1 milliseconds; default 30000 (30 seconds)] Does nothing
@@ -151,12 +152,12 @@ class BrokerSettings(TypedDict, total=False):
     """Memory for reading and writing of all cleaner threads; it grows to the largest batch. [at least 0 bytes; default
     524288 (512 KiB)]"""
     log_cleaner_io_buffer_load_factor: float | str
-    """The share of that memory that the keys of a round may fill. [any double; default 0.9]"""
+    """The share of log.cleaner.dedupe.buffer.size that the keys of a round may fill. [any double; default 0.9]"""
     log_cleaner_io_max_bytes_per_second: float | str
-    """Bounds what housekeeping's compaction reads and writes, in all threads together. [any double bytes per second;
+    """Limits what compaction by housekeeping reads and writes, in all threads together. [any double bytes per second;
     default unlimited]"""
     log_cleaner_backoff_ms: SupportsIndex | str
-    """How long a cleaner that found nothing to do waits. [at least 0 milliseconds; default 15000 (15 seconds)]"""
+    """How long a cleaner waits after it found nothing to do. [at least 0 milliseconds; default 15000 (15 seconds)]"""
     producer_id_expiration_ms: SupportsIndex | str
     """How long a producer's state is kept after its last batch. [at least 1 milliseconds; default 86400000 (1 day)]"""
     producer_id_expiration_check_interval_ms: SupportsIndex | str
@@ -173,8 +174,8 @@ class BrokerSettings(TypedDict, total=False):
     """segment.bytes of __consumer_offsets when it is created. A store uses 256 KiB if this is not set. [at least 1
     bytes; default 104857600 (100 MiB)]"""
     offsets_retention_minutes: SupportsIndex | str
-    """How long a group's committed positions are kept after the last commit; not while a consumer is open. [at least 1
-    minutes; default 10080]"""
+    """How long a group's committed positions are kept after its last commit; they do not expire while a consumer is
+    open. [at least 1 minutes; default 10080]"""
     offsets_retention_check_interval_ms: SupportsIndex | str
     """How often committed positions are checked for expiry. [at least 1 milliseconds; default 600000 (10 minutes)]"""
     offset_metadata_max_bytes: SupportsIndex | str
@@ -185,8 +186,8 @@ class BrokerSettings(TypedDict, total=False):
     """segment.bytes of __transaction_state when it is created. A store uses 256 KiB if this is not set. [at least 1
     bytes; default 104857600 (100 MiB)]"""
     transactional_id_expiration_ms: SupportsIndex | str
-    """How long a transactional id without a transaction is kept after its last one. [at least 1 milliseconds; default
-    604800000 (7 days)]"""
+    """How long a transactional id is kept after its last transaction, if none is open. [at least 1 milliseconds;
+    default 604800000 (7 days)]"""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: SupportsIndex | str
     """How often open transactions are compared with their timeouts. [at least 1 milliseconds; default 10000 (10
     seconds)]"""

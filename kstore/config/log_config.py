@@ -76,7 +76,7 @@ class LogConfig(Settings):
     internal_segment_bytes: int | None = row(
         setting("internal.segment.bytes", "int", None, "bytes"),
         applies=NEXT_APPEND,
-        doc="Replaces `segment.bytes` when set: Kafka's own way to segments below 1 MiB, for tests.",
+        doc="Replaces `segment.bytes` if set. Kafka's own tests use it for segments below 1 MiB.",
         danger="Kafka has no minimum here: a value below the size of a batch refuses every append.",
     )
     segment_ms: int = row(
@@ -112,13 +112,13 @@ class LogConfig(Settings):
         setting("segment.index.bytes", "int", 10 << 20, "bytes", minimum=4, broker="log.index.size.max.bytes"),
         applies=NEXT_SEGMENT,
         doc="The size of an active segment's index files; the log rolls when one of them is full.",
-        danger="A small one rolls early; below 12 no time index can be made, and a log does not open.",
+        danger="Small index files make the log roll early; with less than 12 bytes no log can be opened for writing.",
     )
     index_interval_bytes: int = row(
         setting("index.interval.bytes", "int", 4096, "bytes", minimum=0, broker="log.index.interval.bytes"),
         applies=NEXT_SEGMENT,
-        doc="An index entry is written once this many bytes have been appended since the one before.",
-        danger="Large values make lookups scan further, small ones fill the index, and so roll, earlier.",
+        doc="An index entry is written once this many bytes have been appended since the last entry.",
+        danger="Large values make lookups scan further; small ones fill the index earlier, so that the log rolls.",
     )
     preallocate: bool = row(
         setting("preallocate", "bool", False, broker="log.preallocate"),
@@ -215,7 +215,7 @@ class LogConfig(Settings):
             broker="log.cleaner.max.compaction.lag.ms",
         ),
         applies=NEXT_COMPACTION,
-        doc="A log whose oldest uncompacted record is older than this is compacted whatever its dirty ratio.",
+        doc="A log whose oldest uncompacted record is older than this is compacted at any dirty ratio.",
         danger="Small values compact again and again, and roll segments early.",
     )
     min_cleanable_dirty_ratio: float = row(
@@ -229,7 +229,7 @@ class LogConfig(Settings):
     max_message_bytes: int = row(
         setting("max.message.bytes", "int", 1_048_588, "bytes", minimum=0, broker="message.max.bytes"),
         applies=NEXT_APPEND,
-        doc="The largest batch that an append takes, as stored: compressed, with its header.",
+        doc="The largest batch that an append accepts, as stored: compressed, with its header.",
         danger="Consumers must be able to hold a batch in memory; raise their limits with it.",
     )
     compression_type: str = row(
@@ -247,19 +247,19 @@ class LogConfig(Settings):
     compression_gzip_level: int = row(
         setting("compression.gzip.level", "int", -1, minimum=1, maximum=9, also=(-1,), broker="compression.gzip.level"),
         applies=NEXT_APPEND,
-        doc="The level where `compression.type` is gzip; -1 is the codec's own default.",
+        doc="The level if `compression.type` is gzip; -1 is the codec's own default.",
         danger="High levels are many times slower for a few per cent.",
     )
     compression_lz4_level: int = row(
         setting("compression.lz4.level", "int", 9, minimum=1, maximum=17, broker="compression.lz4.level"),
         applies=NEXT_APPEND,
-        doc="The level where `compression.type` is lz4; 9, the default, is the fast compressor.",
+        doc="The level if `compression.type` is lz4; 9, the default, is the fast compressor.",
         danger="Any other level is the slow high-compression variant.",
     )
     compression_zstd_level: int = row(
         setting("compression.zstd.level", "int", 3, minimum=-131072, maximum=22, broker="compression.zstd.level"),
         applies=NEXT_APPEND,
-        doc="The level where `compression.type` is zstd.",
+        doc="The level if `compression.type` is zstd.",
         danger="Levels above 19 take much memory and time; negative ones trade size for speed.",
     )
     message_timestamp_type: str = row(
@@ -284,7 +284,7 @@ class LogConfig(Settings):
             broker="log.message.timestamp.before.max.ms",
         ),
         applies=NEXT_APPEND,
-        doc="A record whose timestamp is further than this before the clock is refused.",
+        doc="A record is refused if its timestamp is more than this before the clock.",
         danger="Any limit refuses the loading of old data with its own timestamps.",
     )
     message_timestamp_after_max_ms: int = row(
@@ -297,7 +297,7 @@ class LogConfig(Settings):
             broker="log.message.timestamp.after.max.ms",
         ),
         applies=NEXT_APPEND,
-        doc="A record whose timestamp is further than this after the clock is refused.",
+        doc="A record is refused if its timestamp is more than this after the clock.",
         danger="Records far in the future make the log roll, and keep retention from deleting their segments.",
     )
     min_insync_replicas: int = row(
@@ -382,8 +382,9 @@ class LogConfig(Settings):
 
         A mapping may have topic and broker names; all must be known, and Kafka's defaults apply. In a file only the
         broker's names count; other names are ignored, since most settings of such a file are not about storage. A
-        `ConfigWarning` with the line is issued for a topic's name, and for a name that is nearly one of the broker's.
-        Records are not deleted by age if the file has no `log.retention.*`; a `ConfigWarning` says so.
+        `ConfigWarning` with the line's number is issued for a topic's name, and for a name that is nearly one of the
+        broker's. Without `log.retention.ms`, `.minutes` or `.hours` in the file, records are not deleted by age, and a
+        `ConfigWarning` says so.
 
         Args:
             source: A mapping of names to values, or the path of a `server.properties`.
@@ -417,6 +418,7 @@ class LogConfig(Settings):
 
         Raises:
             ConfigError: If a name is unknown, a value is bad, or values do not fit together.
+            StorageError: If the file cannot be read.
             TypeError: If `config` has another type.
         """
         if config is None:

@@ -114,7 +114,7 @@ class Setting:
         return f"{self.doc} [{self.range}{unit}; default {self.shown_default}]".replace("`", "").replace("%", "%%")
 
     def parse(self, value: object, name: str | None = None) -> Any:
-        """Return a value, given in the setting's type or as text, in that type; raise `ConfigError` for a bad one."""
+        """Convert a value from text, or check one of the setting's type; raise `ConfigError` for a bad value."""
         name = name or self.attribute
         if value is None and self.nullable:
             return None
@@ -132,13 +132,13 @@ class Setting:
             raise _bad(at.name, value, reason, at.unit or self.unit) from None
 
     def from_broker(self, value: object, at: BrokerName, *, wins: bool) -> Any:
-        """Return the value of a broker's name in the setting's unit; a bad value raises even if it is not in force."""
+        """Return the value of a broker's name in the setting's unit; if not `wins`, only check it as a broker does."""
         if value is None and self.nullable:
             return None
         parsed = self.convert(value, at)
         if at.negative_is is not None and parsed < 0:
             parsed = at.negative_is
-        # A broker checks the range of each name, but for the names of the retention only if the name is in force.
+        # A broker checks the range of each name, except that of a retention's name that is not in force.
         bound = at.minimum is not None and (wins or at.negative_is is None)
         if bound and parsed not in at.also and parsed < (at.minimum or 0):
             raise _bad(at.name, value, f"is out of range: {self.range_of(at)} is allowed", at.unit or self.unit)

@@ -23,8 +23,8 @@ def export_to_prometheus(
 ) -> None:
     """Export the metrics of a source to a registry of `prometheus_client`, which reads them at each scrape.
 
-    docs/metrics.md lists the metrics. Exporting adds no counting to the source's work. A scrape may run in any thread,
-    also at the same time as `close()`.
+    docs/metrics.md lists the metrics. The source counts the same numbers if it is not exported. A scrape may run in any
+    thread, also at the same time as `close()`.
 
     Args:
         source: The source. It is held weakly: once it is closed or collected, it has no metrics.
@@ -54,8 +54,8 @@ def export_to_opentelemetry(
     """Export the metrics of a source to the meter "kstore" of a provider, whose readers collect them.
 
     docs/metrics.md lists the metrics. A histogram is exported as counters: its count, its sum, and its buckets with the
-    attribute `le`. Exporting adds no counting to the source's work. A collection may run in any thread, also at the
-    same time as `close()`.
+    attribute `le`. The source counts the same numbers if it is not exported. A collection may run in any thread, also
+    at the same time as `close()`.
 
     Args:
         source: The source. It is held weakly: once it is closed or collected, it has no metrics.

@@ -89,7 +89,7 @@ def _of_store(store: Store) -> Iterator[Sample]:
 def _of_groups(store: Store) -> Iterator[Sample]:
     """Yield the lag of each group in all partitions of the topics in which it has a position.
 
-    Opens their logs, so that partitions count that the group has not read yet, or that are not open.
+    Opens the logs that are not open: partitions that the group has not read yet count, too.
     """
     metadata = metadata_of(store)
     if OFFSETS_TOPIC not in metadata.current():

@@ -48,7 +48,7 @@ class KStoreSource(DataSource):
         return "kstore"
 
     def schema(self) -> str:
-        """Return the columns of a read without a schema of its own."""
+        """Return the columns of a read whose caller gives no schema."""
         return ddl(ReadOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> Reader:
@@ -138,7 +138,7 @@ class PushdownReader(Reader):
 
 
 def narrowed(filters: Iterable[Any]) -> Filters:
-    """Return what Spark's filters select together, without a latest timestamp: records may be out of order in time."""
+    """Return what all filters together select, with no greatest timestamp: records may not be in the order of time."""
     narrow = Filters()
     for condition in filters:
         kind = type(condition).__name__

@@ -59,7 +59,7 @@ def commit(
         LogLockedError: If another process still holds the store. The error's `manifest` stays valid: commit it later,
             or let that process call `Store.adopt`.
         KStoreError: Any other error of `Store.adopt`.
-        ValueError: If the manifest does not fit the topics.
+        ValueError: If a row is invalid, or the manifest does not fit the topics.
 
     Example:
         >>> manifest = df.mapInArrow(ks.stage("data", topic="events"), ks.MANIFEST).collect()
@@ -95,16 +95,16 @@ def discard(
     Args:
         root: The log directory, or an open store.
         manifest: The rows whose directories are deleted.
-        job: The name of a job whose directories are deleted, or its directory if this is elsewhere (`Stage.directory`).
+        job: The name of a job whose directories are deleted, or the job's own directory (`Stage.directory`).
         staging_dir: The argument of `stage`. Staged files must be there or in `<root>.kstore-staging`.
 
     Raises:
-        ConfigError: If the manifest names another directory.
+        ConfigError: If the manifest names a directory outside of these.
         ValueError: If `job` is neither a name nor a directory of a job.
     """
     rows = [Staged.of(row) for row in manifest]
     loading = loads_of(root).loading if isinstance(root, Store) else contextlib.nullcontext()
-    with loading:  # a load of this store may have started
+    with loading:  # wait for a load of this store
         _discard(root, rows, job, staging_dir)
 
 
@@ -154,11 +154,12 @@ def ingest(
             which is passed as Arrow batches; or an RDD with rows as for `Stage.__call__`.
         root: The log directory, or an open store.
         topic: The topic of all rows; if None, the rows have a column `topic`.
-        partitions: The number of partitions of a topic that the load creates; an existing topic must have this number.
+        partitions: The number of partitions of a topic that the load creates; an existing `topic` must have as many.
         txn: An application's name and a version. The load is skipped unless its version is above the last committed
             one.
-        compression: The codec of the batches; as the topic's settings say if None.
-        batch_bytes: The size of a batch before compression.
+        compression: The codec of the batches if the topic's `compression.type` is "producer"; no compression if None.
+        batch_bytes: The size up to which batches are filled, before compression. If None, it is between 64 KiB and
+            1 MiB, and less for more partitions.
         config: Kafka's settings for topics that the load creates.
         staging_dir: The directory in which tasks stage; `<root>.kstore-staging` if None.
         commit_timeout: Seconds to wait while another process holds the store.
@@ -170,6 +171,7 @@ def ingest(
         LogLockedError: If another process still holds the store. The staged files are kept, and the error has their
             `manifest` for a later `commit`. After other errors the staged files are deleted.
         ConfigError: If arguments or columns do not fit, or Spark's local workers cannot import kstore.
+        TypeError: If `data` is neither a DataFrame nor an RDD.
         KStoreError: Any other error of `stage` and `commit`.
 
     Example:

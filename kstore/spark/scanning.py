@@ -77,7 +77,7 @@ class Filters(NamedTuple):
 
 
 class LogMarks:
-    """The `options.Marks` of a log that is open for reading. Not thread-safe."""
+    """The `spark_options.Marks` of a log that is open for reading. Not thread-safe."""
 
     def __init__(self, log: Log, isolation: Isolation) -> None:
         self._log = log
@@ -370,24 +370,27 @@ def scan(
     Args:
         spark: The session.
         root: The log directory, or several: paths, or `file:` URIs.
-        subscribe: Topics, also as one text with commas. Exactly one of the three choices of topics is needed.
+        subscribe: Topics, or one string with commas between them. Exactly one of `subscribe`, `subscribe_pattern` and
+            `assign` is needed.
         subscribe_pattern: A regular expression that must match a topic's whole name.
         assign: The partitions of each topic.
         columns: The columns to build, in this order; all but the headers if None. Name those that you need: Spark does
             not prune the columns of a Python source.
-        starting_offsets: "earliest" (the default), or an offset for every partition that is read; -2 is the earliest.
+        starting_offsets: "earliest" (the default), or an offset for every partition that is read, as
+            `{topic: {partition: offset}}`; -2 is the earliest.
         ending_offsets: "latest" (the default), or an offset for every partition that is read; -1 is the latest. The
-            record at the end is not read.
-        starting_timestamp: The time for all partitions, in milliseconds; overrides the other two starts.
-        ending_timestamp: The time for all partitions, in milliseconds; overrides the other two ends.
-        starting_offsets_by_timestamp: A time for every partition that is read; overrides `starting_offsets`.
-        ending_offsets_by_timestamp: A time for every partition that is read; overrides `ending_offsets`.
+            record at that offset is not read.
+        starting_timestamp: Start all partitions at their first record at or after this time in milliseconds; overrides
+            `starting_offsets_by_timestamp` and `starting_offsets`.
+        ending_timestamp: End all partitions before their first record at or after this time in milliseconds; overrides
+            `ending_offsets_by_timestamp` and `ending_offsets`.
+        starting_offsets_by_timestamp: Such a time for every partition that is read; overrides `starting_offsets`.
+        ending_offsets_by_timestamp: Such a time for every partition that is read; overrides `ending_offsets`.
         starting_offsets_by_timestamp_strategy: What to do if no record is at or after the starting time: "error" (the
             default), or "latest", which starts at the end.
         include_headers: Whether to add the column `headers`.
-        fail_on_data_loss: False skips deleted records, and partitions that do not exist, with a warning of the logger
-            `kstore`.
-        min_partitions: Large partitions are cut until there are this many ranges; one for each core if None.
+        fail_on_data_loss: If False, deleted records and missing partitions are skipped, and the logger `kstore` warns.
+        min_partitions: The least number of ranges: large partitions are cut into several. The number of cores if None.
         max_records_per_partition: The most offsets that one task reads.
         isolation: "read_uncommitted" or "read_committed".
 

@@ -1,7 +1,7 @@
 """Parses the options of scans and writes in Spark's spelling, and plans the ranges of offsets that tasks read.
 
-Options, defaults and precedence are those of Spark's Kafka source (SPARK 4), with a few additions. Invariant: a bad
-option raises here, on the driver, with its name and value.
+Options, defaults and precedence are those of Spark's Kafka source (SPARK 4), with a few additions. Invariant: the
+error for a bad option is raised here, on the driver, with the option's name and value.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def split(
 
 
 def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
-    """Return the number of pieces of each range: at least one, in proportion; the sum is `wanted` or all offsets."""
+    """Return the number of pieces of each range, in proportion to its size: at least `wanted` in all, if possible."""
     counts = [min(max(size * wanted // total, 1), size) for size in sizes]
     # Rounding down leaves some pieces: the ranges with the longest pieces get them.
     for _ in range(min(wanted, total) - sum(counts)):
@@ -346,7 +346,7 @@ class WriteOptions:
 
 
 class _OptionReader:
-    """Options by name in any case; raises `ConfigError` for unknown names, ignores those of the other direction."""
+    """Reads options, whose names may have any case; refuses unknown names, and ignores those of the other direction."""
 
     def __init__(self, options: Mapping[str, str], direction: str, own: Sequence[str], other: Sequence[str]) -> None:
         self._values: dict[str, str] = {}

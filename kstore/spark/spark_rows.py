@@ -1,7 +1,7 @@
 """The columns of a load and their types, and the conversion of Python rows and pandas frames.
 
 Names, types and error texts are those of Spark's Kafka sink. Invariant: ambiguous input (a name twice, a timestamp that
-would read as none) is refused.
+means "none" in Kafka) is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kstore.base import arguments, optional
 from kstore.errors import ConfigError, InvalidColumnError, InvalidTimestampError
 from kstore.spark.spark_options import COLUMN_TYPES
 
-BLOCK_ROWS = 10_000  # this many rows of Python objects at a time are converted to columns
+BLOCK_ROWS = 10_000  # rows of Python objects that are converted to columns at a time
 BLOCK_BYTES = 16 << 20
 
 _BYTES = ("string", "binary")
@@ -69,7 +69,7 @@ def _wrong_type(name: str, kind: str) -> ConfigError:
 
 
 def simple_name(pa: Any, kind: Any) -> str:
-    """Return Spark's name of an Arrow type; Arrow's name if Spark has none here."""
+    """Return Spark's name of an Arrow type, or Arrow's name for a type that no column may have."""
     types = pa.types
     if types.is_null(kind):
         return "void"

@@ -42,7 +42,7 @@ MANIFEST = (
 """The schema of a manifest, for `df.mapInArrow(stage, MANIFEST)`."""
 
 STALE_SECONDS = 7 * 24 * 3600
-"""Staged files that were not changed for a week are deleted if no load needs them: no job pauses that long."""
+"""Staged files that were not changed for a week are deleted if no load needs them: no running job pauses that long."""
 
 SLICE_BYTES = 8 << 20  # a record batch is staged in slices of this size
 
@@ -123,6 +123,7 @@ class Stage:
 
         Raises:
             InvalidRecordError: If the topic refuses a row. No file is left then, as after any error.
+            RecordTooLargeError: If a record exceeds `max.message.bytes`.
             ConfigError: If the columns do not fit.
             UnknownTopicOrPartitionError: If a row's topic does not exist and the load cannot create it.
             StorageError: If the files cannot be written.
@@ -144,7 +145,7 @@ class Stage:
             types: Names of columns with Spark's simple names of their types; None for a type that is not known.
 
         Raises:
-            ConfigError: If a column is missing, has the wrong type, or is there twice.
+            ConfigError: If a column is missing, has the wrong type, or occurs twice.
         """
         check(types, wants_topic=self._plan.topic is None)
 
@@ -193,7 +194,7 @@ class Stage:
             self._append_columns(pa, attempt, topic, of_topic)
 
     def _append_columns(self, pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> None:
-        """Append rows of one topic to their partition, else by key; rows with neither go to changing partitions."""
+        """Append rows of one topic to the partition that they name, else by key, else to changing partitions."""
         partitions = columns.get("partition")
         if partitions is None or partitions.null_count == len(partitions):
             attempt.append(topic, _in_step(pa, attempt, columns))
@@ -318,9 +319,10 @@ def stage(
     Args:
         root: The log directory, or an open store.
         topic: The topic of all rows; if None, the rows have a column `topic`.
-        partitions: The number of partitions of a topic that the load creates; an existing topic must have this number.
-        compression: The codec of the batches; as the topic's settings say if None.
-        batch_bytes: The size of a batch before compression.
+        partitions: The number of partitions of a topic that the load creates; an existing `topic` must have as many.
+        compression: The codec of the batches if the topic's `compression.type` is "producer"; no compression if None.
+        batch_bytes: The size up to which batches are filled, before compression. If None, it is between 64 KiB and
+            1 MiB, and less for more partitions.
         config: Kafka's settings for topics that the load creates.
         staging_dir: The directory in which tasks stage: on the file system of `root`, but not inside of `root`.
             `<root>.kstore-staging` if None.
@@ -331,7 +333,9 @@ def stage(
         A `Stage`, whose results are the manifest for `commit`.
 
     Raises:
-        ConfigError: If arguments are invalid or do not fit together.
+        ConfigError: If a setting or a column is bad, or arguments do not fit together.
+        InvalidTopicError: If `topic` or `job` is not a valid name of a topic.
+        ValueError: If a number is out of range, or the compression is unknown.
         UnknownTopicOrPartitionError: If the topic does not exist and `partitions` is None.
         NotLeaderError: If the directory is a follower's.
         StorageError: If a running broker has locked the directory, or files cannot be renamed into it.

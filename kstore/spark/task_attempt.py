@@ -225,7 +225,7 @@ class Attempt:
         return pipeline
 
     def finish(self) -> list[Staged]:
-        """Sync everything to the disk; return the staged files, by topic and partition."""
+        """Sync everything to the disk; return the manifest rows, sorted by topic and partition."""
         staged = []
         filled = []
         for _, pipelines in sorted(self._topics.items()):

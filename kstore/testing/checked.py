@@ -19,7 +19,7 @@ Path: TypeAlias = str | os.PathLike[str]
 PARTITION = "test-0"
 """The name of the directory of a test's log."""
 
-# A store checks retention at every move of the clock instead of at Kafka's intervals.
+# A store checks retention at every move of the clock, not at Kafka's intervals.
 _AT_ONCE = {"log_retention_check_interval_ms": 1, "log_initial_task_delay_ms": 0}
 
 
@@ -27,10 +27,11 @@ _AT_ONCE = {"log_retention_check_interval_ms": 1, "log_initial_task_delay_ms": 0
 def checked_log(directory: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Log]:
     """Open the log `test-0` for the `with` block; then close it and verify the directory.
 
-    Syncs return without waiting for the disk. The log does its housekeeping and retention when the clock is moved.
+    Syncs return without waiting for the disk: a test's data need not survive the machine. The log does its housekeeping
+    and retention when the clock is moved.
 
     Args:
-        directory: The directory in which the log's directory is.
+        directory: The directory in which the log's directory is created.
         clock: The clock of the log; a new one if None.
         **settings: Keyword arguments of `Log.open`, such as `config`.
 
@@ -112,7 +113,7 @@ def assert_sound(directory: Path) -> None:
     """Verify a directory as `kstore verify --records` does.
 
     Args:
-        directory: The directory of a store, or the one in which a partition's directory is.
+        directory: The directory of a store, or the parent of a partition's directory.
 
     Raises:
         AssertionError: If an error is found; it lists the findings.

@@ -12,8 +12,8 @@ class ManualClock:
     """A clock that stands still until a test moves it: pass it as `clock=` to `Log.open` or `Store.open`.
 
     Calling it returns milliseconds since the epoch. It starts at `now`, or at the system's time. The attribute `now`
-    may be set, too; followers of the clock then run at the next `advance`. One thread may move a clock; any thread may
-    read it.
+    may be set, too; followers of the clock then run at the next `advance`. Only one thread may move a clock; any thread
+    may read it.
 
     Example:
         >>> clock = ManualClock(0)

@@ -133,8 +133,8 @@ class Crash:
     def log(self, **settings: Any) -> AbstractContextManager[Log]:
         """Open a new log `test-0` for the work in the `with` block.
 
-        Steps are counted from here on, including the closing of the log at the end of the block. A crash ends the block
-        without an error.
+        Steps are counted once the log is open; the closing of the log at the end of the block counts, too. A crash ends
+        the block without an error.
 
         Args:
             **settings: Keyword arguments of `Log.open`; they override those of the marker `kstore_log`.
@@ -163,7 +163,7 @@ class Crash:
         """Make an empty directory for the work in the `with` block, which may open logs and stores in it.
 
         Returns:
-            A context manager, which returns the path; otherwise it is as that of `log`.
+            A context manager like that of `log`, which returns the path.
         """
         return self._crashing(_nothing_opened)
 

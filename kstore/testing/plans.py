@@ -29,7 +29,7 @@ class Plan:
     of_data: Callable[[Data], Fate]
     of_names: Callable[[Name], bool]
     cut: Callable[[int], int] = lambda size: size // 2
-    """Returns how many bytes of a `SHORT` write of a size are written."""
+    """Returns how many bytes of a `SHORT` write are written, given its size."""
     alive: bool = False
     """Whether the machine continues to run: data that a failed sync has lost on the disk is then still in memory."""
 

@@ -39,7 +39,7 @@ logger = logging.getLogger("kstore")
 RENAME_BYTES = 4 << 20
 """Files of a partition are renamed into it if their average size is at least this; otherwise they are appended."""
 
-THREADS = 4  # they patch staged files and mostly wait for the disk
+THREADS = 4  # to patch staged files; they mostly wait for the disk
 
 Key = tuple[str, int]  # topic and partition
 
@@ -65,7 +65,7 @@ class BulkLoads:
         fs.register(self)
 
     def _after_fork(self) -> None:
-        """Make a new lock in a forked child, where the thread that holds the old one may not exist."""
+        """Make a new lock in a forked child: the thread that holds the old one may not exist there."""
         self.loading = threading.Lock()
 
     def has(self, application: str, version: int) -> bool:
@@ -101,7 +101,7 @@ class BulkLoads:
     def _adopt_locked(
         self, rows: Sequence[Staged], txn: tuple[str | None, int], rename_bytes: int, check: Callable[[], None]
     ) -> Adopted:
-        """Commit a load; it can be given up whenever `check` is called, which raises for an interrupt."""
+        """Commit a load. `check` raises if the caller was interrupted; it is called while the load can be given up."""
         if self._pending is not None and not self._pending.shares:
             self._finish(self._pending)
         if self._pending is not None:
@@ -244,7 +244,7 @@ class BulkLoads:
             try:
                 load_files.remove_commit(record)
             except BaseException as second:
-                # It is unknown which record an opening will find, so nothing may be written here before that.
+                # It is unknown whether an opening will find the record; nothing may be written here before an opening.
                 for root in record.roots:
                     manager.disks.take_offline(manager.disks.directories[root], _as_storage_error(second, root))
                 raise error from second
@@ -285,7 +285,7 @@ class BulkLoads:
 
     @staticmethod
     def _keep_pending(record: CommitRecord, left: Sequence[PartitionShare]) -> None:
-        """Rewrite the record with the shares that are left: a share must not be added to its log twice."""
+        """Rewrite the record with only the remaining shares: a share must not be added to its log twice."""
         try:
             load_files.write_commit(replace(record, shares=tuple(share.to_json() for share in left)))
         except KStoreError:

@@ -176,7 +176,7 @@ def check_transaction(txn: Transaction | None) -> tuple[str | None, int]:
 def name_of(directories: Iterable[str]) -> str:
     """Return the identifier of a load: a hash of its directories, since each task attempt has a unique directory.
 
-    It is "" for a load without records: these need not be distinguished.
+    It is "" for a load without records: such loads need not be distinguished.
     """
     ordered = sorted(directories)
     return hashlib.sha256("\n".join(ordered).encode()).hexdigest()[:32] if ordered else ""

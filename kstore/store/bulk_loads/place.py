@@ -155,8 +155,8 @@ def finish_appends(log: Log, share: PartitionShare) -> None:
     """Append the batches of a share that are missing after a crash, and flush.
 
     A power cut may have kept later batches and lost earlier ones; then the log is truncated at the first missing batch
-    and the rest of the share is appended again. Raises `StorageError`, without truncating, if other records are at or
-    after the missing offsets, or if the log ends before the share.
+    and the rest of the share is appended again. Raises `StorageError`, without truncating, if the log has other records
+    at the offsets of the share or after missing batches, or if the log ends before the share.
     """
     writer = HostedLog(log).writer
     first, last = share.offsets
@@ -175,7 +175,7 @@ def finish_appends(log: Log, share: PartitionShare) -> None:
 
 
 def _find_missing(log: Log, share: PartitionShare) -> int:
-    """Return the first offset of a share that the log lacks; raise `StorageError` if other records follow."""
+    """Return the first offset of a share that the log lacks; raise `StorageError` for other records there or later."""
     ours = {}
     for staged in share.segments:
         if not fs.exists(staged.paths[0]):

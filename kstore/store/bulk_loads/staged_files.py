@@ -13,7 +13,7 @@ from kstore.files import load_files
 
 logger = logging.getLogger("kstore")
 
-THREADS = 4  # they remove files and mostly wait for the disk
+THREADS = 4  # to remove files; they mostly wait for the disk
 
 
 def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:

@@ -46,8 +46,8 @@ cdef class ColumnSplitter(BaseSplitter):
     cdef int32_t _sticky               # the router's, during a call
     cdef int64_t _added
 
-    # The rows [rows._taken, _to) of the block are being packed; the first `_placed` of them are packed already. If they
-    # have keys, these arrays hold them sorted by partition (`_partition` is by row).
+    # The rows [rows._taken, _to) of the block are being packed; the first `_placed` of them are packed already. If
+    # `_sorted`, the arrays after `_order` have these rows in the order of partitions.
     cdef int32_t[BLOCK] _partition
     cdef int32_t[BLOCK] _order
     cdef ks_bytes[BLOCK] _value

@@ -17,7 +17,7 @@ _Place: TypeAlias = tuple[str, int]
 
 @final
 class PartitionSequence:
-    """The sequence numbers of one partition; `doubtful` while it is unknown whether the last one is in the log."""
+    """The sequence numbers of one partition; `doubtful` while it is unknown if the log has the last one's record."""
     @property
     def writer(self) -> Writer | None: ...
     sequence: int
@@ -63,7 +63,7 @@ class Sequences:
         """Append one record in one step and return its metadata; else return its partition, for `append_numbered`.
 
         `route` is the topic's. If `taken` is a list, `taken[0]` becomes the partition and sequence number once the
-        record is in the log: an interrupt may come before the caller has the result. Raises what refuses the record.
+        record is in the log: an interrupt may come before the caller has the result. Raises the refusal of the record.
         """
 
 class NumberingAppender(RecordAppender):
@@ -108,7 +108,7 @@ def append_at_once(
 
 @final
 class SequenceLock:
-    """The reentrant lock on `Sequences`: they are `busy` while it is held, and for ever once it is closed.
+    """The reentrant lock on `Sequences`: they are `busy` while it is held, and forever once it is closed.
 
     Compiled, so that no interrupt comes between taking the lock and setting `busy`.
     """

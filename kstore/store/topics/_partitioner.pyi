@@ -12,14 +12,14 @@ def murmur2(key: ReadableBuffer, /) -> int:
     """Return Kafka's hash of a serialized key (any buffer), signed as by Kafka's `Utils.murmur2`."""
 
 def partition_of(key: ReadableBuffer, partitions: int, /) -> int:
-    """Return to which of `partitions` partitions Kafka's default partitioner sends a key; an empty key has one, too."""
+    """Return the partition, below `partitions`, to which Kafka's default partitioner sends a key; it may be empty."""
 
 @final
 class Router:
     """Chooses the partition of the next record of a topic as Kafka's default partitioner does.
 
-    A key is hashed over all `partitions`. Records without a key go to one partition until `sticky_bytes` were added to
-    it; then one is drawn uniformly from `available` (default: all), which may be the same again. Equal seeds draw the
+    A key is hashed over all `partitions`. Records without a key go to one partition until it has got `sticky_bytes`;
+    then one is drawn uniformly from `available` (default: all), which may be the same again. Equal seeds draw the
     same partitions. Thread-safe.
     """
     @property

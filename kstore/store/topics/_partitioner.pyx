@@ -50,7 +50,7 @@ def murmur2(key: ReadableBuffer, /) -> int:
 
 
 def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
-    """Return the partition, out of `partitions`, to which Kafka's default partitioner sends a key, even an empty one."""
+    """Return the partition, below `partitions`, to which Kafka's default partitioner sends a key; it may be empty."""
     cdef bytes held = as_bytes(key, "key")
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}; a topic has at least 1")

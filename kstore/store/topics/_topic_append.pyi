@@ -61,20 +61,22 @@ def append(
     sync: bool = False,
     expected_offset: int | None = None,
 ) -> RecordMetadata:
-    """Append one record to a topic, as a batch with only this record.
+    """Append one record to a topic in its own batch.
+
+    If this call raises, the log is unchanged. But if the sync of `sync=True` fails, the record is in the log.
 
     Args:
         topic: The topic.
         value: The record's value; `None` is a tombstone.
-        key: The record's key. Without a `partition`, Kafka's default partitioner (murmur2) chooses the partition by it;
-            an empty key is a key. Records without a key go to one partition until it has got 16 KiB; then another one
-            is drawn from those in service.
+        key: The record's key. Without a `partition`, Kafka's default partitioner (murmur2) chooses the partition by the
+            key, even if it is empty. Records without a key go to one partition until it has got 16 KiB; then one is
+            drawn from the partitions in service.
         partition: The partition's number.
         timestamp: Milliseconds since the epoch, or an aware `datetime`, rounded down to milliseconds; now if None. -1
-            stores none.
+            is no timestamp.
         headers: A mapping, or (name, value) pairs, in which a name may occur more than once.
-        sync: Whether the record is on the disk when the call returns.
-        expected_offset: The offset that the record must get; needs a `partition`.
+        sync: Return only when the record is on the disk.
+        expected_offset: Append the record only if it gets this offset; needs a `partition`.
 
     Returns:
         The record's partition, and its offset and timestamp there.
@@ -84,7 +86,7 @@ def append(
         UnexpectedOffsetError: If the record would not get the `expected_offset`.
         TypeError: If the value or the key is a `str`.
         ValueError: If an `expected_offset` is given without a `partition`.
-        KStoreError: Any other error of `Log.append`; the log is then as it was.
+        KStoreError: Any other error of `Log.append`.
 
     Example:
         >>> store.append("events", b"value", key=b"key").offset

@@ -95,7 +95,7 @@ class TopicReader:
             assert isinstance(records, RecordIterator)
             return records
 
-        # Partitions with an offset start now, so that an invalid offset raises here; others start when they are reached.
+        # Partitions with an offset start now, so that a bad offset raises here; others start when they are reached.
         at_once = numbers if wanted.merge == "timestamp" else sorted(starts)
         started = {number: start(entries[number]) for number in at_once}
         return TopicPass(
