@@ -171,7 +171,7 @@ class BrokerConfig(Settings):
     )
     offsets_retention_minutes: int = row(
         setting("offsets.retention.minutes", "int", 7 * 24 * 60, "minutes", minimum=1),
-        doc="How long a group's committed positions are kept after its last commit; they do not expire while a consumer is open.",
+        doc="How long a group's positions are kept after its last commit; they do not expire while a consumer is open.",
         danger="A group that pauses for longer while the store is in use starts again where a new group does.",
     )
     offsets_retention_check_interval_ms: int = row(

@@ -174,8 +174,8 @@ class BrokerSettings(TypedDict, total=False):
     """segment.bytes of __consumer_offsets when it is created. A store uses 256 KiB if this is not set. [at least 1
     bytes; default 104857600 (100 MiB)]"""
     offsets_retention_minutes: SupportsIndex | str
-    """How long a group's committed positions are kept after its last commit; they do not expire while a consumer is
-    open. [at least 1 minutes; default 10080]"""
+    """How long a group's positions are kept after its last commit; they do not expire while a consumer is open. [at
+    least 1 minutes; default 10080]"""
     offsets_retention_check_interval_ms: SupportsIndex | str
     """How often committed positions are checked for expiry. [at least 1 milliseconds; default 600000 (10 minutes)]"""
     offset_metadata_max_bytes: SupportsIndex | str
