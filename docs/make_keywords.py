@@ -15,8 +15,8 @@ MODULE = Path(__file__).parents[1] / "kstore" / "config" / "keywords.py"
 HEAD = '''\
 """The settings as keyword arguments, for type checkers and editors. Made by docs/make_keywords.py; do not edit.
 
-`Log.open(path, segment_byte=1)` is an error of mypy and pyright, and an editor shows what a setting does. Any value may
-also be text, as in a properties file.
+mypy and pyright report `Log.open(path, segment_byte=1)` as an error, and an editor shows what a setting does. Any value
+may also be text, as in a properties file.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from typing import SupportsIndex, TypedDict
 
 
 class LogSettings(TypedDict, total=False):
-    """The settings of one log: what `Log.open`, `LogConfig` and `Store.create_topic` take."""
+    """The settings of one log, which `Log.open`, `LogConfig` and `Store.create_topic` accept."""
 
 '''
 
 STORE = '''
 
 class BrokerSettings(TypedDict, total=False):
-    """The settings of a store that no topic overrides: what `BrokerConfig` takes."""
+    """The settings of a store that no topic overrides, which `BrokerConfig` accepts."""
 
 '''
 
 BOTH = '''
 
 class StoreSettings(LogSettings, BrokerSettings, total=False):
-    """What `Store.open` takes: the settings of the store, and of every topic that has none of its own."""
+    """The settings that `Store.open` accepts: those of the store, and the defaults for its topics."""
 '''
 
 TYPES = {

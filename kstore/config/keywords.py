@@ -1,7 +1,7 @@
 """The settings as keyword arguments, for type checkers and editors. Made by docs/make_keywords.py; do not edit.
 
-`Log.open(path, segment_byte=1)` is an error of mypy and pyright, and an editor shows what a setting does. Any value may
-also be text, as in a properties file.
+mypy and pyright report `Log.open(path, segment_byte=1)` as an error, and an editor shows what a setting does. Any value
+may also be text, as in a properties file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import SupportsIndex, TypedDict
 
 
 class LogSettings(TypedDict, total=False):
-    """The settings of one log: what `Log.open`, `LogConfig` and `Store.create_topic` take."""
+    """The settings of one log, which `Log.open`, `LogConfig` and `Store.create_topic` accept."""
 
     segment_bytes: SupportsIndex | str
     """The log rolls to a new segment before a batch that would make the active one larger than this. [at least 14
@@ -106,7 +106,7 @@ class LogSettings(TypedDict, total=False):
 
 
 class BrokerSettings(TypedDict, total=False):
-    """The settings of a store that no topic overrides: what `BrokerConfig` takes."""
+    """The settings of a store that no topic overrides, which `BrokerConfig` accepts."""
 
     log_dir: Sequence[str]
     """A broker's log directory if log.dirs is not set; like log.dirs, it has no effect on a store. [a list without an
@@ -196,4 +196,4 @@ class BrokerSettings(TypedDict, total=False):
 
 
 class StoreSettings(LogSettings, BrokerSettings, total=False):
-    """What `Store.open` takes: the settings of the store, and of every topic that has none of its own."""
+    """The settings that `Store.open` accepts: those of the store, and the defaults for its topics."""

@@ -182,8 +182,8 @@ class ReadOptions:
     def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:
         """Return the partitions to read, out of those in `present`, by topic and number.
 
-        Raises `UnknownTopicOrPartitionError` if one is missing; logs a warning if `failOnDataLoss` is false. A pattern
-        does not match internal topics, as in Kafka's consumers.
+        Raises `UnknownTopicOrPartitionError` if one is missing, or logs a warning if `failOnDataLoss` is false. A
+        pattern does not match internal topics, as in Kafka's consumers.
         """
         if self.strategy == "subscribePattern":
             matches = re.compile(self.pattern).fullmatch

@@ -2,7 +2,7 @@
 
 A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks. Invariant: a task attempt writes
 only into its own directory. Memory: one of Spark's record batches (64 MiB by default) with copies of `SLICE_BYTES` of
-it, or a block of rows, plus that of task_attempt.py; it does not grow with the number of rows.
+it, or a block of rows, and that of an attempt (task_attempt.py); it does not grow with the number of rows.
 """
 
 from __future__ import annotations

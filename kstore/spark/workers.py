@@ -1,6 +1,6 @@
 """Checks before a job that the Python of Spark's local workers has kstore.
 
-Without `PYSPARK_PYTHON` Spark runs the first `python3` of the path. If the driver's virtual environment is not
+Without `PYSPARK_PYTHON`, Spark runs the first `python3` on the PATH. If the driver's virtual environment is not
 activated, this is another Python, and each task fails with "No module named 'kstore'".
 """
 

@@ -1,10 +1,10 @@
 """A replacement of `fs` that records what reaches the disk below one directory, and can stop after some steps.
 
 `with Recorder(root) as disk:` replaces the primitives of `kstore.disk.fs` and the `pwrite` of the compiled writer.
-Changes are still made on the real disk, syncs are not; both are recorded in `disk.trace`. From the trace it builds a
-directory as a machine may find it after a power cut at any step. Synced data is kept. Each other write is kept, lost,
-cut short or read as zeros, as a `Plan` decides, so later writes may survive earlier ones. Each new, changed or removed
-name is certain only after a sync of its directory.
+Changes are still made on the real disk, syncs are not; both are recorded in `disk.trace`, in order. From the trace it
+builds a directory as a machine may find it after a power cut at any step. Synced data is kept. Each other write is
+kept, lost, cut short or read as zeros, as a `Plan` decides, so later writes may survive earlier ones. Each new, changed
+or removed name is certain only after a sync of its directory.
 
 Locks, and reads in the compiled modules, are not recorded. Files that other code creates below `root`, such as a test
 that copies them, count as durable when they are first seen.
@@ -137,7 +137,7 @@ class Recorder:
         """Write and record it; the compiled writer calls this instead of the system's `pwrite`."""
         with self._lock:
             path = fs.path_of(fd)
-            number = self._number(fd)  # before the write: what a new file has when it is adopted is durable
+            number = self._number(fd)  # before the write: adopting a file makes its present bytes durable
             self._meet("pwrite", path)
             return self._write(number, path, fd, data, position)
 

@@ -126,7 +126,7 @@ class BulkLoads:
         return self._commit(record, staged, rename_bytes, check)
 
     def _check_topics(self, rows: Sequence[Staged]) -> dict[str, Staged]:
-        """Return a row of each topic; raise `ValueError` if a topic has another number of partitions than its rows."""
+        """Return a row of each topic; raise `ValueError` if its number of partitions is not that of the rows."""
         wanted: dict[str, Staged] = {}
         for row in rows:
             if row.topic in names.INTERNAL_TOPICS:
@@ -292,14 +292,14 @@ class BulkLoads:
             logger.exception("%s: the record of a bulk load stays as it was", record.primary)
 
     def _finish(self, record: CommitRecord) -> None:
-        """Write that a load is done, and remove its COMMIT record and its staged files."""
+        """Note durably that a load is done, and remove its COMMIT record and its staged files."""
         manager = self._logs.writing()
         done = self._done.with_load(record.load, record.application, record.version)
         try:
             done.write(manager.disks.roots)
             load_files.remove_commit(record)
         except BaseException:
-            self._pending = replace(record, shares=())  # the next load or opening writes it
+            self._pending = replace(record, shares=())  # the next load or opening notes it
             raise
         self._done = done
         self._pending = None
@@ -341,7 +341,7 @@ class BulkLoads:
         return entry if entry is not None and entry.root == share.root else None
 
     def finish_recovery(self, manager: LogManager, shares: Sequence[PartitionShare]) -> None:
-        """Append the remaining shares of a pending load, after the logs were recovered, and write that it is done."""
+        """Append the remaining shares of a pending load, after the logs were recovered, and note that it is done."""
         record = self._pending
         if record is None:
             return
@@ -366,7 +366,7 @@ class BulkLoads:
         else:
             try:
                 self._finish(record)
-            except fs.FullDiskError as error:  # the next load or opening writes it
+            except fs.FullDiskError as error:  # the next load or opening notes it
                 logger.error("%s: the load is done, and noted later: %s", record.primary, error)
 
 

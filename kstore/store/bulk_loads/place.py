@@ -308,7 +308,7 @@ def _move(source: str, target: str) -> None:
 def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.HEADER_BYTES) -> bool:
     """Return whether `target` is the staged log file: a power cut may have kept both its old and its new name.
 
-    The target may have had appends since.
+    Records may have been appended to `target` since.
     """
     if not fs.exists(target):
         return False

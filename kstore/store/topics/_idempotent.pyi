@@ -60,10 +60,10 @@ class Sequences:
         key: ReadableBuffer | None,
         timestamp: int | datetime | None,
     ) -> RecordMetadata | int:
-        """Append one record in one step and return its metadata; else return its partition, for `append_numbered`.
+        """Append one record in one step and return its metadata; else return the partition for `append_numbered`.
 
         `route` is the topic's. If `taken` is a list, `taken[0]` becomes the partition and sequence number once the
-        record is in the log: an interrupt may come before the caller has the result. Raises the refusal of the record.
+        record is in the log: an interrupt may come before the caller has the result. Raises the error of a refused record.
         """
 
 class NumberingAppender(RecordAppender):
@@ -100,7 +100,7 @@ def append_at_once(
     key: ReadableBuffer | None,
     timestamp: int | datetime | None,
 ) -> RecordMetadata | int | None:
-    """Append one record as `Sequences.append` does; return `partition`, too, if the topic has no route yet.
+    """Append one record as `Sequences.append` does; also return `partition` if the topic has no route yet.
 
     The caller must be a Python function: the interpreter checks for interrupts after a call of C, and the caller must
     then note that the record is in the log.

@@ -1,4 +1,4 @@
-"""`Store.append` in C, for the same reason as `Log.append`: the usual append of one record in one step."""
+"""`Store.append` in C, like `Log.append`, so that the usual append of one record is one step."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,7 +14,7 @@ from kstore.types import Headers, RecordMetadata
 
 @disjoint_base
 class Route:
-    """A topic's partitions, its router, the store's clock, and the writers of the logs that had appends."""
+    """A topic's partitions, its router, the store's clock, and the writers of logs, attached at the first append."""
     @property
     def topic(self) -> str: ...
     @property

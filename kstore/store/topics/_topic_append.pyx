@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
-"""`Store.append` in C, for the same reason as `Log.append`: the usual append of one record in one step.
+"""`Store.append` in C, like `Log.append`, so that the usual append of one record is one step.
 
 Invariant: a record whose partition was drawn goes there, also if `append_slowly` appends it.
 """
@@ -38,7 +38,7 @@ cdef object new_metadata(type metadata, object topic, object partition, object o
 
 
 cdef class Route:
-    """A topic's partitions, its router, the store's clock, and the writers of the logs that had appends."""
+    """A topic's partitions, its router, the store's clock, and the writers of logs, attached at the first append."""
 
     def __cinit__(self, str topic not None, entries: Mapping[int, Entry], Router router not None,
                   now: Callable[[], int]):
