@@ -767,7 +767,7 @@ cdef class _Walk:
         raise CorruptRecordError(reason, path=self._path, position=self._position(p))
 
     cdef int _fail_below(self, offset, const uint8_t *p) except -1:
-        """Fail since the first offset of the batch at `p` is too low; its format, 0 or 1, has no base offset."""
+        """Fail because the first offset of the batch at `p` is too low; its format, 0 or 1, has no base offset."""
         return self._fail(f"a message at offset {offset}, and the one before is at {self._least - 1}", p)
 
     cdef int _ask_guard(self, error=None) except -1:

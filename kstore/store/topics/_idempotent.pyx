@@ -91,7 +91,7 @@ cdef class Sequences:
         """Append one record in one step and return its metadata; else return the partition for `append_numbered`.
 
         `route` is the topic's. If `taken` is a list, `taken[0]` becomes the partition and sequence number once the
-        record is in the log: an interrupt may come before the caller has the result. Raises the error of a refused record.
+        record is in the log: an interrupt may come before the caller has the result. Raises if the record is refused.
         """
         return self._append_to(taken, route, topic, partition, value, key, timestamp)
 

@@ -12,7 +12,7 @@ def murmur2(key: ReadableBuffer, /) -> int:
     """Return Kafka's hash of a serialized key (any buffer), signed as by Kafka's `Utils.murmur2`."""
 
 def partition_of(key: ReadableBuffer, partitions: int, /) -> int:
-    """Return the partition, below `partitions`, to which Kafka's default partitioner sends a key; it may be empty."""
+    """Return the partition, of `partitions`, to which Kafka's default partitioner sends a key, even an empty one."""
 
 @final
 class Router:

@@ -34,7 +34,7 @@ cdef extern from "murmur2.h" nogil:
     void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) noexcept
 
 cdef enum:
-    LONE_BATCH_BYTES = 70          # size of a batch of one keyless record, without its value; may be off by a byte or two
+    LONE_BATCH_BYTES = 70          # size of a batch of one keyless record without its value, to a byte or two
     HASHED_AHEAD = 16              # records
 
 cdef const char *NO_HEADERS = b"\x00"
@@ -50,7 +50,7 @@ def murmur2(key: ReadableBuffer, /) -> int:
 
 
 def partition_of(key: ReadableBuffer, int32_t partitions, /) -> int:
-    """Return the partition, below `partitions`, to which Kafka's default partitioner sends a key; it may be empty."""
+    """Return the partition, of `partitions`, to which Kafka's default partitioner sends a key, even an empty one."""
     cdef bytes held = as_bytes(key, "key")
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}; a topic has at least 1")
