@@ -254,8 +254,7 @@ def decode_batches(
         An iterator. It is not thread-safe: a concurrent call of `next` raises `ValueError`.
 
     Raises:
-        CorruptRecordError: By the iterator, at a batch whose length, magic, size or CRC is wrong; the iterator then
-            ends.
+        CorruptRecordError: If a batch has a wrong length, magic, size or CRC; the iterator raises it, and ends.
 
     Example:
         >>> for batch in decode_batches(data):
