@@ -3,7 +3,7 @@
 `make bench` and `make bench-all` call it. A run replaces its file in bench/results as a whole: the machine, the date,
 the commit, the scale, the load, and a table for each file of bench/. Pages show parts of these files. Between
 `<!-- bench_x.py: begin -->` and `<!-- bench_x.py: end -->` stands the table of that file. Below a comment
-`<!-- rows of bench: ... -->`, which lists questions, one in a line, stands one row for each of them.
+`<!-- rows of bench: ... -->` stands one row for each of its lines: a question, or `question | what the page calls it`.
 Invariant: no figure is written by hand.
 """
 
@@ -162,8 +162,9 @@ def table_of(file: str) -> list[str]:
     raise SystemExit(f"no results of {file}")
 
 
-def row_of(question: str, run: str) -> str:
-    """One row for a question: kstore's median, and for each other contestant its time divided by kstore's."""
+def row_of(line: str, run: str) -> str:
+    """One row for a question: kstore's median, and for each other program its time divided by kstore's."""
+    question, _, name = line.partition(" | ")
     ours, others, at = "", [], None
     for line in (RESULTS / f"{run}.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| question | contestant |"):
@@ -176,11 +177,11 @@ def row_of(question: str, run: str) -> str:
             cells = dict(zip(head, cells_of(line), strict=False))
             if cells["contestant"] == "kstore":
                 ours = cells["median"]
-            elif ratio := cells.get(RATIO, "").rstrip("x"):
+            elif (ratio := cells.get(RATIO, "").rstrip("x")) and not cells["contestant"].startswith("kstore"):
                 others.append(f"{cells['contestant']} {ratio}")
     if not ours:
         raise SystemExit(f"{run} has no question {question!r}")
-    return f"| {question} | {ours} | {'; '.join(others)} |"
+    return f"| {name or question} | {ours} | {'; '.join(others)} |"
 
 
 def without_threads(question: str) -> str:
