@@ -1,7 +1,7 @@
 """The command line `kstore`: imports the module of the subcommand only, runs it, and prints an error as one line.
 
 Each subcommand is a module of `commands`, with `run(arguments) -> exit code`. Arguments are parsed by argparse: no
-other library starts faster. Exit codes: 0 for success, 2 for a wrong command line, 130 after Ctrl-C, 1 otherwise.
+other library starts faster. Exit codes: 0 for success, 2 for an invalid command line, 130 after Ctrl-C, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
 }
 
 _READING = ("cat", "config", "describe", "dump", "offsets", "tail")
-"""Commands that only print: they end successfully when the reader of their output closes it. All others continue, and
+"""Commands that only print. If the reader of their output closes it, they end with success. All others continue, and
 their exit code reports the result of their work."""
 
 _OWN = ("", "-h", "--help", "help", "--version")

@@ -39,7 +39,7 @@ _ROWS = {row.name: row for row in (*LogConfig.settings, *BrokerConfig.settings)}
 
 
 class UsageError(ConfigError):
-    """The command line is wrong."""
+    """The command line is invalid."""
 
     exit_code = 2
 
@@ -82,7 +82,7 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
 
 FROM, UNTIL = ("--from", "--from-time"), ("--until", "--to-time")
 OFFSET, UNTIL_OFFSET = ("--offset", "--from-offset"), ("--until-offset", "--to-offset")
-"""The options for a range by time and by offset, the same in all subcommands; `--offset` as in Kafka's consumer."""
+"""The options for a range by time and by offset, the same in all subcommands. Kafka's consumer has `--offset`."""
 
 
 def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()) -> Any:
@@ -113,7 +113,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add an option for each of these settings, named like it: `--retention-ms` for `retention.ms`."""
+    """Add an option for each of these settings, such as `--retention-ms` for `retention.ms`."""
     for name in names:
         row = _ROWS[name]
         parser.add_argument(
@@ -188,7 +188,7 @@ class _Set(argparse.Action):
 
 
 class _Config(argparse.Action):
-    """Stores a setting, or the settings of a file. The last one on the command line wins."""
+    """Stores a setting, or the settings of a file. If a setting is given twice, the last value is used."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         name, equals, value = str(values).partition("=")

@@ -116,7 +116,7 @@ def _in_order(entries: object) -> list[Entry]:
 
 
 def first_offset(place: Place, log: Log, offset: int | None) -> int | None:
-    """Return the offset to read from; for a whole topic it is limited to the partition's offsets."""
+    """Return the offset to read from. For a whole topic it is moved into the range of the partition's offsets."""
     if offset is None or place.partition is not None:
         return offset
     return min(max(offset, log.log_start_offset), log.log_end_offset)
@@ -163,5 +163,5 @@ def log_bytes(path: str) -> int:
     try:
         files = (entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG))
         return sum(file.stat(follow_symlinks=False).st_size for file in files)
-    except OSError:  # it was deleted; the command reports that when it reads the directory
+    except OSError:  # it was just deleted; the command reports that when it reads the directory
         return 0

@@ -67,7 +67,7 @@ def guarded(*, goes_on: bool = False) -> Iterator[None]:
 
 
 def discard(stream: Any) -> None:
-    """Discard buffered and further output of a stream: otherwise the interpreter's flush at exit would fail."""
+    """Discard the buffered and all further output of a stream. Otherwise the interpreter's flush at exit would fail."""
     with suppress(OSError, ValueError, AttributeError):  # the stream is closed, or has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

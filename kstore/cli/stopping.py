@@ -1,4 +1,4 @@
-"""Stops a command that runs until SIGINT or SIGTERM, after it has finished its current work.
+"""Stops a command at SIGINT or SIGTERM, after it has finished its current work.
 
 A second signal ends the process immediately.
 """

@@ -59,7 +59,7 @@ class Usage:
 
 
 class Meter:
-    """Measures directories; a file with several names counts once for all of them. Not thread-safe."""
+    """Measures directories. A file with several names is counted only once. Not thread-safe."""
 
     def __init__(self) -> None:
         self._linked: set[tuple[int, int]] = set()  # files with several names
@@ -79,7 +79,7 @@ class Meter:
         return usage
 
     def rest(self, root: str, partitions: Iterable[str]) -> Usage:
-        """Measure a directory of logs without `partitions`, which were measured before, and its staged loads."""
+        """Measure a directory of logs and its staged loads, without `partitions`, which were measured before."""
         measured = set(partitions)
         usage = Usage(other_bytes=self._one(root))
         for entry in _entries(root):

@@ -23,7 +23,7 @@ __all__ = ["run"]
 _ABOUT = """\
 Send new data from the log directories of one store, or of a broker, to an object store: S3, GCS, Azure, or a directory.
 Only flushed data is sent, so that a backup never has a record that the source can still lose in a crash. A store or a
-broker may write the directories meanwhile; the command does not change them. If two writers use the same URL, the older
+broker may be writing to the directories; the command does not change them. If two writers use the same URL, the older
 one stops, so that they cannot damage the backup. An object store needs obstore: pip install 'kstore[backup]'."""
 _EXAMPLES = """examples:
   kstore backup data --to s3://bucket/orders

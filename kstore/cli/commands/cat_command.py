@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
     cat.add_argument(
         "--as-of",
         metavar="TIME",
-        help="with --latest: the newest records at a time; ignores records from the first later one on",
+        help="with --latest: the newest records as of a time; ignores all records from the first later one on",
     )
     asked = cat.parse_args(arguments)
     if asked.latest:

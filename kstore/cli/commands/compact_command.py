@@ -38,7 +38,7 @@ _BROKERS_DEFAULT = "The default is delete for both, unless a broker's cleaner ha
 
 
 class _Done(NamedTuple):
-    """What was done, or with `--dry-run` would be done, to one partition; and what is cleaned next and when."""
+    """What was done to one partition, or with `--dry-run` would be done; and what is cleaned next, and when."""
 
     stats: CompactionStats
     outlook: CompactionOutlook

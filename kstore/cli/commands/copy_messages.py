@@ -20,7 +20,7 @@ def warnings(command: str) -> AbstractContextManager[None]:
 def told(tell: Callable[[str], object], least: int = logging.WARNING, below: int = logging.CRITICAL) -> Iterator[None]:
     """Pass each message with a level in `[least, below)` to `tell` during the block; no others are shown.
 
-    Otherwise the messages would be printed across a table.
+    Otherwise the messages would be printed into the table.
     """
 
     class Teller(logging.Handler):

@@ -33,7 +33,7 @@ _ABOUT = """\
 Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
 "size" is that of the log files in use. "on disk" is the space that everything takes, as du counts it: also indexes,
 snapshots and files that are deleted and not yet removed; for a directory also the loads that are staged next to it.
-Changes nothing; a broker or a store may write the directory meanwhile. A segment's codec is that of its first batch,
+Changes nothing; a broker or a store may be writing to the directory. A segment's codec is that of its first batch,
 unless --codecs is given."""
 _EXAMPLES = """examples:
   kstore describe data
@@ -44,7 +44,7 @@ _BLANK = "partition.metadata is empty, and counts as missing; kstore repair writ
 
 
 def run(arguments: list[str]) -> int:
-    """Run the subcommand and return its exit code; 1 when a partition cannot be read."""
+    """Run the subcommand and return its exit code: 1 if a partition cannot be read."""
     parser = command_options.Parser("describe", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
     parser.add_argument("--codecs", action="store_true", help="look at every batch's header for the codecs")
@@ -170,8 +170,8 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
 
 
 def _clean_part(log: Log, entry: Entry) -> dict[str, int | None]:
-    """Return how far a partition is compacted; None if it is not compacted."""
-    with suppress(StorageError):  # records do not depend on these files
+    """Return how far a partition is compacted; None if it is not compacted, or that cannot be read."""
+    with suppress(StorageError):  # damage in these files does not affect the records
         line = checkpoint.read_offsets(entry.root, checkpoint.CLEANER_OFFSETS).get(entry.key)
         settings = command_paths.kept_settings(entry.root, entry.topic)
         if line is not None or LogConfig().for_topic(settings).compacts:

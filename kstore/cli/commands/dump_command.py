@@ -1,7 +1,7 @@
 """`kstore dump`: parses the options of Kafka's dump tool as that tool does (DUMP 1 and 11), and kstore's own.
 
-An option may have one dash or two, its name cannot be abbreviated, a word that is no option is ignored, and an option
-with a value is given once. `--help` prints to standard error and exits with 1, as in Kafka's tool; `-h` is kstore's.
+An option may have one dash or two. Its name cannot be abbreviated, and it is given once if it has a value. A word that
+is no option is ignored. `--help` prints to standard error and exits with 1, as in Kafka's tool; `-h` is kstore's.
 Without `--files`, words are paths. With paths, or with an option that Kafka's tool does not have, the dump continues
 after damage, and the exit code is 1.
 """
@@ -143,7 +143,7 @@ def _parser() -> _Parser:
 
 
 def _split(arguments: Sequence[str], parser: _Parser) -> tuple[list[str], list[str]]:
-    """Return the options, with two dashes each, and the other words. Refuses unknown options."""
+    """Return the options, with two dashes each, and the other words. Raises `ConfigError` for unknown options."""
     kept: list[str] = []
     others: list[str] = []
     known = {name.lstrip("-"): action for action in parser._actions for name in action.option_strings}
@@ -176,7 +176,7 @@ def _split(arguments: Sequence[str], parser: _Parser) -> tuple[list[str], list[s
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and return its exit code.
 
-    With Kafka's options only it is 0 even after errors, as in Kafka's tool; with kstore's own it is 1 then.
+    With Kafka's options only it is 0 even if there was damage, as in Kafka's tool; with kstore's own it is 1 then.
     """
     parser = _parser()
     if "-h" in arguments:

@@ -30,8 +30,8 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Write the records of a partition (DIR/TOPIC-P), or of a topic (DIR/TOPIC) partition by partition, to a Parquet, Arrow or
-JSON lines file. The file gets its name only when it is complete. A store or a broker may write the directory
-meanwhile."""
+JSON lines file. The file gets its name only when it is complete. A store or a broker may be writing to the
+directory."""
 _EXAMPLES = """\
 In Parquet and Arrow files keys, values and the values of headers are binary (--text makes keys and values text), and
 timestamps are milliseconds in UTC. JSON lines are those of `kstore cat --json`. To append an exported file again, give
@@ -58,8 +58,8 @@ _DEFAULT = ("topic", "partition", "offset", "timestamp", "key", "value", "header
 _Chunk: TypeAlias = tuple[str, int, Any]
 """A topic, a partition, and some of its records."""
 
-_CHUNK_BYTES = 32 << 20  # of records in memory at a time, and in a row group of a Parquet file
-_PIECE_BYTES = 1 << 20  # compressed in one step, for which an interrupt waits
+_CHUNK_BYTES = 32 << 20  # the records in memory at a time, and in a row group of a Parquet file
+_PIECE_BYTES = 1 << 20  # compressed in one step, which delays an interrupt
 
 
 def run(arguments: list[str]) -> int:
@@ -94,7 +94,7 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
-    """Open a new file, which gets its name when it is complete and synced. After an error nothing of it remains.
+    """Open a new file, which gets its name when it is complete and synced. After an error it is deleted.
 
     With `force` it replaces an existing file, following a symbolic link, and keeps that file's mode.
     """

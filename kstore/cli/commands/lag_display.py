@@ -1,7 +1,7 @@
 """Shows how far each partition of a copy is behind, while the copy runs.
 
-Prints JSON lines; or, on a terminal with rich, a table that is updated in place; or a line for each partition that has
-changed. With a table or lines, single events (a truncation, a failure, a missing source) are printed as lines.
+Prints JSON lines; or on a terminal, with rich, a table that is updated in place; or a line for each partition that has
+changed. Events (a truncation, a failure, a missing source) are printed as lines, except with JSON.
 Invariant: an idle copy prints no line twice.
 """
 
@@ -111,7 +111,7 @@ class LagDisplay:
         sys.stdout.flush()
 
     def tell(self, line: str) -> None:
-        """Print an event, above the table. Prints nothing with JSON, since the facts contain it."""
+        """Print an event, above the table if there is one. Prints nothing with JSON, whose facts contain the event."""
         if self._way == "table":
             self._live.console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
         elif self._way == "lines":

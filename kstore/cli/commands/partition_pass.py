@@ -1,4 +1,4 @@
-"""Applies one action to many partitions, for the commands that change logs; with their options and their output.
+"""Applies one action to many partitions: the options, the loop and the output of the commands that change logs.
 
 Invariant: an error of one partition is recorded in its result and does not stop the others.
 """
@@ -45,7 +45,7 @@ def add_settings(made: command_options.Parser, *settings: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """What was done, or with `--dry-run` would be done, to one partition; or the error. Immutable."""
+    """What was done to one partition, or with `--dry-run` would be done; or the error. Immutable."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ class Result(Generic[T]):
 
 
 class PartitionPass(Generic[T]):
-    """Calls `act` with the logs of partitions and keeps the results. Not thread-safe.
+    """Calls `act` with the log of each partition, and keeps the results. Not thread-safe.
 
     `how` has arguments for `Log.open` and `Store.open`, such as a clock.
     """

@@ -23,10 +23,10 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Make DST a follower of SRC: the same batches at the same offsets with the same leader epochs, topics with their ids and
-settings, log starts, and the coordinators' topics. SRC is the directory of a store or of a broker that may write
-meanwhile; the command does not change it. If DST has records already, copying continues at its end; records that SRC
-does not have are truncated, by leader epochs, as Kafka's followers do. Without --follow the command ends when DST has
-everything that SRC had."""
+settings, log starts, and the coordinators' topics. SRC is the directory of a store or of a broker, which may be
+writing to it; the command does not change it. If DST has records already, copying continues at its end; records that
+SRC does not have are truncated, by leader epochs, as Kafka's followers do. Without --follow the command ends when DST
+has everything that SRC had."""
 _EXAMPLES = """examples:
   kstore replicate data copy
   kstore replicate data copy --follow

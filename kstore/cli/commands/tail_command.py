@@ -9,7 +9,7 @@ __all__ = ["run"]
 
 _ABOUT = """\
 Print the last records of each partition, ten by default, and with --follow new ones as they are appended. A store or a
-broker may write the directory meanwhile."""
+broker may be writing to the directory."""
 _EXAMPLES = """examples:
   kstore tail data/events-0
   kstore tail -f data/events --last 0 --format '%p %o %s\\n'

@@ -16,7 +16,7 @@ __all__ = ["Arrow", "ArrowStream", "Parquet"]
 
 
 _DICTIONARY_ENCODINGS = frozenset(("PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY", "BIT_PACKED"))
-_UNKNOWN_ROWS = 1024  # read at a time if an encoding may store the shared prefixes of values once
+_UNKNOWN_ROWS = 1024  # read at a time if an encoding may store a prefix once that many values share
 
 
 class Parquet(Source):
@@ -43,7 +43,7 @@ class Parquet(Source):
         self._file.close()
 
     def _check_sizes(self) -> None:
-        """Raise if the footer shows values that are too large for a row."""
+        """Raise `InvalidRecordError` if the footer shows values that are too large for a row."""
         meta = self._file.metadata
         for number in range(meta.num_row_groups):
             group = meta.row_group(number)
@@ -57,7 +57,7 @@ class Parquet(Source):
                     )
 
     def _check_nulls(self) -> None:
-        """Raise if the statistics show nulls in the column of timestamps."""
+        """Raise `InvalidRecordError` if the statistics show nulls in the column of timestamps."""
         name, meta, first = self.mapping.timestamp, self._file.metadata, 1
         for group_number in range(meta.num_row_groups):
             group = meta.row_group(group_number)

@@ -1,7 +1,7 @@
 """Reads CSV files with PyArrow. Every cell is read as bytes, so that values are written unchanged.
 
-PyArrow is passed pieces in memory that end with a whole row, not a file: after an error PyArrow does not join its
-thread that reads a Python file, and this thread aborts the process if it still reads when the interpreter exits.
+PyArrow gets pieces in memory that end with a whole row, not a file. It would read a Python file in a thread that it
+does not join after an error; if this thread still reads when the interpreter exits, it aborts the process.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Csv(Source):
         """Return the record batches of a piece; without `names` its first line has the names of the columns."""
         pa, mapping = self._pa, self.mapping
         if names is not None:
-            piece = b"\n" + piece  # an empty line, so that the start of a row is not taken as a byte order mark
+            piece = b"\n" + piece  # an empty line, so that PyArrow skips no byte order mark at the start of a row
         table = pa.csv.read_csv(
             pa.BufferReader(piece),
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=len(piece) + 1, column_names=names),

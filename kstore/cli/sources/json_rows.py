@@ -1,7 +1,7 @@
 """Converts the rows of an Arrow record batch to JSON objects with the columns' names, as one binary column.
 
-The compiled core writes bytes, text and whole numbers from the columns' memory. PyArrow casts whole columns of other
-types to text. Only lists and structs become Python objects.
+The compiled core writes bytes, text and whole numbers from the columns' memory. PyArrow casts columns of other types to
+text. Only lists and structs become Python objects.
 """
 
 from __future__ import annotations

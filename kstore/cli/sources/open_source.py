@@ -34,7 +34,7 @@ def open_source(path: str, mapping: Mapping, format: str | None, progress: Progr
     if kind == "parquet":
         raise ConfigError("a Parquet file is read from its end: it cannot come through standard input")
     name = "standard input" if path == "-" else path
-    # Not through sys.stdin: a thread that waits in its buffer holds a lock, and the process could not exit then.
+    # Not through sys.stdin: a thread that waits in its buffer holds the buffer's lock, and the process could not exit.
     file = io.FileIO(0, closefd=False) if path == "-" else io.FileIO(path)
     if kind == "arrow":
         return ArrowStream(name, mapping, file, progress)

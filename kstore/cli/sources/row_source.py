@@ -1,4 +1,4 @@
-"""The base class of sources of rows: the mapping of columns to records, pieces of rows, errors with file and row."""
+"""The base class of the sources of rows, with the mapping of columns to records and errors that name file and row."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Source(Closing):
         self._not_numbers: dict[str, tuple[int, int]] = {}
 
     def pieces(self) -> Iterator[Rows]:
-        """Yield the rows in pieces; raises `InvalidRecordError` naming the file and the row."""
+        """Yield the rows in pieces. Raises `InvalidRecordError`, which names the file and the row."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Source(Closing):
         self._not_numbers[column] = (before + count, first)
 
     def cautions(self) -> Iterator[str]:
-        """Yield a warning for each column of which values were written as null so far."""
+        """Yield a warning for each column with values that were written as null so far."""
         for column, (count, row) in self._not_numbers.items():
             values = "1 value that is" if count == 1 else f"{count} values that are"
             first = f"in {self.word} {row}" if count == 1 else f"the first in {self.word} {row}"

@@ -1,4 +1,4 @@
-"""Converts times in JSON and text, numbers of a unit or ISO 8601, to Kafka's timestamps."""
+"""Converts times in JSON and text to Kafka's timestamps. They are numbers of a unit, or ISO 8601."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DECIMAL = re.compile(
 def milliseconds_of(value: Any, name: str, unit: str) -> int:
     """Return the milliseconds since the epoch for a number of `unit` or ISO 8601 (in UTC unless it has a zone).
 
-    Raises `ValueError` naming the column `name`.
+    Raises `ValueError`, which names the column `name`.
     """
     if value is None:
         raise ValueError(f"column {name!r} is null, where each record needs a timestamp")

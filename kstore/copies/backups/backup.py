@@ -49,7 +49,7 @@ class Backup(Closing):
         clock: Callable[[], int] | None = None,
         background: bool = True,
     ) -> None:
-        """Take over the backup at `url`, or create it."""
+        """Take over the backup at `url`, or create it. `background` starts the thread that runs the rounds."""
         pause = arguments.seconds("every", every)
         kept = arguments.seconds("window", window)
         if pause is None or kept is None or math.isinf(kept) or kept > 1e9:
@@ -59,7 +59,7 @@ class Backup(Closing):
         refuse_inside(url, source.roots)
         self._objects = open_objects(url, options, create=True)
         self.url = self._objects.url
-        self._turn = threading.Lock()  # held for a round
+        self._turn = threading.Lock()  # held during a round
         self._bell = threads.Bell()  # rung once, in `close`
         self._stopped = False
         self._failure: str | None = None
@@ -78,6 +78,8 @@ class Backup(Closing):
         Raises:
             BackupError: If the object store fails, or a partition cannot be backed up.
             BackupFencedError: If another writer has taken over.
+            LogClosedError: If the store is closed.
+            StorageError: If the store cannot be flushed.
         """
         while not self._round():
             if self._writer.unknown:
@@ -98,8 +100,8 @@ class Backup(Closing):
             A `dict` of text and numbers only, so it can be written as JSON. `rounds`, `requests` (by kind) and
             `sent_bytes` count since this object was made. `partitions` has the `lag_records` of each partition at the
             last round. `unknown` has the partitions that cannot be backed up, and the reasons. `failure` is the reason
-            why the last round failed, or `None` if it succeeded. `last_backup_ms` is the time at which everything was
-            last backed up. docs/metrics.md describes each key.
+            why the last round failed, or `None` if it succeeded. `last_backup_ms` is the time when everything was last
+            backed up, in milliseconds since the epoch, or `None`. docs/metrics.md describes each key.
         """
         writer = self._writer
         lag = dict(writer.lag)
@@ -120,7 +122,7 @@ class Backup(Closing):
         }
 
     def close(self) -> None:
-        """Back up what is left, and stop. A last round that fails is logged, not raised. Idempotent."""
+        """Back up the remaining data, and stop. A `KStoreError` in this is logged, not raised. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -138,13 +140,13 @@ class Backup(Closing):
                 self._objects.close()
 
     def _catch_up(self) -> None:
-        """Run rounds until everything that can be backed up is; the first failure is raised."""
+        """Run rounds until everything is backed up or a partition cannot be; raise the first failure."""
         while not self._round() and not self._writer.unknown:
             if not self._writer.wait(1.0):
                 time.sleep(0.001)
 
     def _round(self) -> bool:
-        """Run one round and return whether everything is backed up. A failure is kept for `stats` and raised."""
+        """Run one round and return whether everything is backed up. Keep a failure for `stats`, and raise it."""
         with self._turn:
             if self._fenced is not None:
                 raise self._fenced
@@ -193,9 +195,9 @@ def backup(
 ) -> Backup:
     """Back up a store to an object store or a directory, in a background thread, until the backup is closed.
 
-    Each round flushes the store and sends the new data. It takes two requests, regardless of the number of partitions,
-    and none if there is no new data. Sealed segments are sent separately, under Kafka's file names. Data that is
-    deleted, truncated or compacted at the source is kept in the backup for `window` seconds, so that `kstore.restore`
+    Each round flushes the store and sends the new data. A round makes two requests for any number of partitions, and no
+    request if there is no new data. Sealed segments are sent separately, under Kafka's file names. Data that the
+    store deletes, truncates or compacts is kept in the backup for another `window` seconds, so that `kstore.restore`
     can restore any time within them.
 
     A backup has one writer at a time. If another backup is opened on the same `url`, here or on another machine, it
@@ -213,9 +215,10 @@ def backup(
         The running backup.
 
     Raises:
-        ConfigError: If obstore is not installed (`pip install 'kstore[backup]'`).
-        BackupError: If the bucket does not exist, credentials are missing, the backup is one of other topics, or `url`
-            is a directory inside one of the store's.
+        ConfigError: If obstore is not installed (`pip install 'kstore[backup]'`), or refuses an option.
+        BackupError: If `url` is invalid, or a directory inside one of the store's; if the bucket does not exist or
+            credentials are missing; or if the backup has only other topics than the store.
+        ValueError: If `every` or `window` is negative or too large.
 
     Example:
         >>> with kstore.Store.open("data") as store, kstore.backup(store, "s3://bucket/data") as backup:

@@ -33,7 +33,7 @@ class SealedSegment(NamedTuple):
     """The base offset of the next segment."""
     inode: int
     modified_ns: int
-    """Inode and time of the source's `.log` file: if they differ it was replaced. A restored file gets this time."""
+    """With `inode`, shows whether the source's `.log` file was replaced. A restored file gets this time."""
     files: tuple[StoredFile, ...]
 
     def file(self, kind: str) -> StoredFile | None:
@@ -80,7 +80,7 @@ class PartitionState:
     """The id in `partition.metadata`; empty for a topic that has none, as in old versions of Kafka."""
     log_start_offset: int = 0
     end_offset: int = 0
-    """Everything below this offset is backed up."""
+    """All records below this offset are backed up."""
     high_watermark: int = 0
     cleaned_offset: int = -1
     """The cleaner's checkpoint; -1 if there is none."""
@@ -170,7 +170,7 @@ class BackupState:
     number: int = 0
     time_ms: int = 0
     caught_up: bool = False
-    """Whether it contains everything that was found at the source."""
+    """Whether it contains everything that was found at the source; False while a first backup takes several rounds."""
     together: bool = True
     """Whether the ends of all partitions were taken at the same time; False if another process wrote the directory."""
     topics: Mapping[str, TopicState] = field(default_factory=dict)

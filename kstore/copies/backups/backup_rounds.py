@@ -98,7 +98,7 @@ class Round:
     topics: Mapping[str, TopicState | None] = field(default_factory=dict)
     """Topics whose record is new or has changed; None if the record was deleted."""
     dropped: Dropped = field(default_factory=lambda: Dropped(0))
-    """The objects that are unused from this round on; its time is the round's."""
+    """The objects that are unused from this round on, with the round's time."""
     deleted_until_ms: int = -1
     """Objects dropped up to this time have been deleted."""
     loads: str | None = None
@@ -145,7 +145,7 @@ def encode_catalog(state: BackupState) -> bytes:
 
 
 def header_bytes(data: bytes, where: str) -> int:
-    """Return the size in bytes of prefix and header of a round's object, which starts with `data`."""
+    """Return the size in bytes of the prefix and header of a round's object that starts with `data`."""
     return PREFIX.size + _prefix(data, ROUND_MAGIC, where)[0]
 
 
@@ -391,7 +391,7 @@ def _partition(fields: Fields) -> PartitionState:
 
 
 def _new_chunk(fields: Fields, place: str, value: Any) -> Chunk:
-    """Decode a chunk of a round: it lacks the round's number."""
+    """Decode a chunk of a round, which lacks the round's number."""
     base, position, length, crc, end, at, suffix = list_of(fields, place, value, 7)
     return _chunk(fields, place, [base, position, length, crc, end, 0, at, suffix])
 

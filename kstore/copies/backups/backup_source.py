@@ -190,7 +190,7 @@ class DirectorySource(_Source):
         self._last_batches: dict[str, source_partition.Place] = {}
         # The last segment and batch at the last sync.
         self._synced: dict[str, tuple[int, source_partition.Place | None]] = {}
-        self._begun: dict[str, int] = {}  # a last segment without batches: the one before it may not be sealed yet
+        self._begun: dict[str, int] = {}  # last segments without batches: the segment before may not be sealed yet
         for root in self.roots:
             catalog.refuse_partition(root)
             if not fs.exists(root):
@@ -219,7 +219,7 @@ class DirectorySource(_Source):
         return all(checkpoint.find_clean_marker(root) is not None for root in self.roots)
 
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
-        """Return the base offsets, without a last segment that is empty while the one before it may not be sealed."""
+        """Return the base offsets, without an empty last segment if the segment before it may not be sealed yet."""
         bases = super().bases(look)
         begun = bases and bases[-1] == self._begun.get(look.path)
         return bases[:-1] if begun and source_partition.find_end(look.path, bases[-1], 0)[1] is None else bases
@@ -296,7 +296,7 @@ def _files(path: str) -> list[names.FileName]:
 
 
 def _bases_of(files: list[names.FileName]) -> tuple[int, ...]:
-    """Return the sorted base offsets of the segments whose `.log` has no suffix; a log's last segment never has one."""
+    """Return the sorted base offsets of the `.log` files without a suffix; that of the last segment never has one."""
     return tuple(sorted(file.offset for file in files if file.kind == names.LOG and not file.state))
 
 
@@ -309,7 +309,7 @@ def _live_topics(table: topic_files.TopicTable) -> dict[str, TopicState]:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Return partitions in the order in which their ends are taken: so no group has read past the end of a log."""
+    """Sort partitions for taking their ends: `__consumer_offsets` first, so that no group is above a log's end."""
     return sorted(entries, key=lambda entry: (entry.topic != _FIRST, entry.topic == _LAST))
 
 

@@ -36,9 +36,9 @@ ROUND_BYTES = 32 << 20
 ROUNDS_PER_CATALOG = 512
 LEAST_ROUNDS_PER_CATALOG = 16
 DELETION_PAUSE_MS = 600_000
-"""The time between two deletions of dropped objects; less if the restore window is short."""
+"""The least time between two deletions of dropped objects, unless a tenth of the restore window is less."""
 SWEEP_PAUSE_MS = 86_400_000
-"""The time between two searches for objects that no manifest references."""
+"""The least time between two searches for objects that no manifest references."""
 _ATTEMPTS = 1000
 
 
@@ -64,7 +64,7 @@ class BackupWriter:
         clock: Callable[[], int] | None = None,
         may_be_new: bool = True,
     ) -> None:
-        """Take over the backup, or create it with `may_be_new`. Raises `BackupError` if it has other topics."""
+        """Take over the backup, or create it if `may_be_new`. Raises `BackupError` if it has only other topics."""
         self._source = source
         self._objects = objects
         self._clock = clock
@@ -159,7 +159,7 @@ class BackupWriter:
         self._uploads.close()
 
     def _round_of(self, look: Look) -> bool:
-        """Write one round and return whether it is full, so that another one must follow immediately."""
+        """Write one round; return whether it is full, so that another one must follow immediately."""
         changes: list[Change] = []
         data: list[bytes] = []
         size = 0
@@ -234,7 +234,7 @@ class BackupWriter:
         """Write the round's object, and commit a manifest that names it."""
         time_ms = max(self._now(), self.state.time_ms + 1)
         first, marks = self.manifest.number + 1, (time_ms, self.manifest.generation, caught_up, changes, topics)
-        # Needed to find the objects of the state before that this round no longer references.
+        # Compared with the old state to find the objects that this round no longer references.
         after = backup_rounds.apply(self.state, Round(first, *marks), "the round", 0)
         for number in itertools.count(first):
             dropped = self._dropped(changes, after, time_ms)
@@ -243,7 +243,7 @@ class BackupWriter:
             self._orphans.append(number)
             key, parts = object_keys.round_key(number), [header, *data]
             if self._objects.parts_are_new:
-                is_put = self._objects.put_new_parts(key, parts)  # saves the copy that `join` makes
+                is_put = self._objects.put_new_parts(key, parts)  # avoids the copy that `join` makes
             else:
                 is_put = self._objects.put_new(key, b"".join(parts))
             if is_put:
@@ -279,7 +279,7 @@ class BackupWriter:
         catalogs = before.catalogs if catalog is None else (*before.catalogs, catalog)
         oldest_ms = min(self._now() - before.window_ms, self._whole_ms)
         while len(catalogs) > 1 and catalogs[1].time_ms <= oldest_ms:
-            catalogs = (catalogs[1]._replace(rounds=()), *catalogs[2:])  # its rounds need the catalog that is removed
+            catalogs = (catalogs[1]._replace(rounds=()), *catalogs[2:])  # its rounds build on the removed catalog
         return replace(
             before,
             revision=before.revision + 1,

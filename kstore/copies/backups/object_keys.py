@@ -17,7 +17,7 @@ ROUND = ".round"
 CATALOG = ".catalog"
 
 KINDS = (*names.SEGMENT_KINDS, names.SNAPSHOT)
-"""The files of a segment in a backup; the snapshot is that at its base offset."""
+"""The kinds of a segment's files in a backup, with the producer snapshot at its base offset."""
 
 _NUMBERED = re.compile(r"kstore-backup-([0-9]{20})(\.round|\.catalog)")
 _SUFFIX = re.compile(r"[1-9][0-9]{0,18}-(0|[1-9][0-9]{0,18})")

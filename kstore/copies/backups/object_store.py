@@ -1,7 +1,7 @@
 """The interface to an object store.
 
-Invariant: an object that a manifest references is not written again. Only the manifest itself is replaced, if its
-content is still what was read.
+Invariant: an object that the manifest references is never written again. The manifest is replaced only if it still has
+the content that was read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds objects that no manifest references: their writer was killed, or their segment was replaced during the upload.
+"""Finds objects that no manifest references: the writer was killed, or the segment was replaced during the upload.
 
 Nothing is deleted here: a round drops the objects, and they are deleted after the restore window like other dropped
 objects. Invariant: no later writer uses one of these names.

@@ -27,14 +27,14 @@ MERGE_WIDTH = 8
 UPLOADS_AHEAD = 8
 """How many segments of a partition are uploaded at the same time."""
 WAITING_BYTES = 64 << 20
-"""The rest of a sealed segment is sent as chunks if it has at most this many bytes, and not more than those before."""
+"""A sealed segment's rest is sent as chunks if it has at most this many bytes, and no more than its sent part."""
 BESIDE_BYTES = 16 << 20
 """If an active segment has at least this many new bytes, they are uploaded separately, to an object of their own."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of a partition between two rounds, so that no file of an unchanged one is read."""
+    """What is known of a partition between two rounds, so that no file of an unchanged partition is read."""
 
     look: PartitionLook | None = None
     """The last look, if the backup has all of it."""
@@ -135,7 +135,7 @@ class _Planner:
     def find_layout(self) -> None:
         """Find the segments, and which of them are sealed."""
         memory, look = self.memory, self.look
-        # A recovery point may go back, as when its file is rebuilt. Data that was durable still is, unless truncated.
+        # A recovery point may go back, for example if its file is rebuilt. Durable data stays durable until truncated.
         parts = self.known.tail[-1:] or self.known.segments[-1:]
         self.target_end = max(look.end_offset, *(part.end_offset for part in parts), 0)
         is_seen = memory.layout is not None and memory.layout == look.layout
@@ -186,8 +186,8 @@ class _Planner:
         target = self._target_of(segment)
         if target is not None and _has(segment, target):
             return True
-        # A cleaning does not touch the segment with the log's last records. If the segment was cleaned, others follow
-        # it; if also no new epoch starts below its end, the log was not truncated there.
+        # A cleaning does not touch the segment with the log's last records, so other segments follow a cleaned one. If
+        # also no new epoch starts below its end, the log was not truncated there.
         new = [entry for entry in self.look.epochs if entry not in self.known.epochs]
         is_cleaned = self.look.cleaned_offset >= segment.end_offset
         return is_cleaned and all(entry.offset >= segment.end_offset for entry in new)
@@ -291,7 +291,7 @@ class _Planner:
         self.is_all = not self.bases
 
     def _sent_beside(self) -> Sent | None:
-        """Return the uploaded stretch of the active segment, None while it is sent; empty if little data is new."""
+        """Return the uploaded stretch of the active segment; None while it is sent, empty if little data is new."""
         base = self.active
         if base is None:
             return Sent([])

@@ -1,8 +1,8 @@
 """`Uploads`: uploads sealed segments to the object store, in background threads.
 
-Small files are read once, large files also if the store can create a new object from parts. Other large files are read
-twice, first for the checksum. Invariant: the manifest announces name, length and checksum of these before the upload,
-so that no later writer uses the name for other bytes while a request of this writer may still be under way.
+A small file is read once. So is a large file if the store can create a new object from parts; otherwise it is read
+twice, first for the checksum. Invariant: before a file is uploaded in this second way, the manifest announces its name,
+length and checksum, so that no later writer uses the name for other bytes while a request may still be under way.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Uploads:
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait, if an upload is in flight, for progress since the last round began; return whether there was any."""
+        """If an upload is in flight, wait for progress since the last round began; return whether there was any."""
         seen = self._looked_at  # a round that another thread begins must not hide progress from this one
 
         def has_changed() -> bool:
@@ -123,7 +123,7 @@ class Uploads:
         self._bell.ring()
 
     def intents(self) -> list[Intent]:
-        """Return the uploads that the next manifest must announce, and the announced ones that may be under way."""
+        """Return the uploads that the next manifest must announce: new ones, and those that may be under way."""
         found = dict(self._open_ended)
         for job in list(self._jobs.values()):
             new = [large.intent for large in job.large if job.is_hashed and self._is_free(large.intent)]
@@ -193,7 +193,7 @@ class Uploads:
             self._changed()
 
     def begin_look(self) -> None:
-        """Begin a round: failed uploads are retried when they are asked for, without the files that they have sent."""
+        """Begin a round: failed uploads are retried when asked for, and do not send again what they have sent."""
         self._looked_at = self._progress
         self._wanted.clear()
         self._failed.clear()
@@ -388,7 +388,7 @@ def _base_of(wanted: Wanted) -> int:
 
 
 def _place(wanted: Wanted) -> Hashable:
-    """Return the key of which only one job may exist at a time."""
+    """Return the place of an upload in `_jobs`: at most one job at a time has it."""
     kind = "segment" if wanted.target is not None else "snapshot" if wanted.snapshot is not None else "stretch"
     return wanted.look.key, kind, _base_of(wanted)
 

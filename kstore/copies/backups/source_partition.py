@@ -181,7 +181,7 @@ def _find_end(fd: int, base_offset: int, position: int, end: int) -> tuple[int, 
 
 
 def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
-    """Find a segment's last whole batch from a batch's position on: end offset and place, or base offset and None."""
+    """Find the last whole batch from `position` on; return its end offset and place, or the base offset and None."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, base_offset))) as fd:
         return _find_end(fd, base_offset, position, fs.size(fd))
     return base_offset, None
@@ -313,7 +313,7 @@ class Tail(Closing):
 
 
 def _position_of(fd: int, position: int, size: int, offset: int, path: str) -> int:
-    """Return the position of the batch that holds `offset` or of the next one; else the end of the whole batches."""
+    """Return the position of the first batch that ends above `offset`; if there is none, the end of the batches."""
     found = _log_search.find_batch(fd, position, size, offset, path=path)
     if found is not None:
         return found.position

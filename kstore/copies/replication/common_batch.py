@@ -1,7 +1,8 @@
 """Finds the last batch that two logs have in common, by comparing batches at the same offsets.
 
 Leader epochs are not enough: after a crash a leader may write other records at offsets that were copied, in the same
-epoch. In a compacted log either side may lack records of a batch: batches are equal if the records in both are equal.
+epoch. In a compacted log either side may lack records of a batch. Two batches then count as equal if they have records
+at common offsets, and all of these are equal.
 """
 
 from __future__ import annotations

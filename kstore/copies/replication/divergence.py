@@ -13,7 +13,7 @@ from kstore.log.reading.view import out_of_range
 
 
 class Truncation(NamedTuple):
-    """A follower truncates to `offset`, and asks the leader again unless it is `complete`."""
+    """The follower's next step: truncate to `offset`, and ask the leader again unless `complete` is true."""
 
     offset: int
     complete: bool
@@ -22,8 +22,8 @@ class Truncation(NamedTuple):
 class Restart(NamedTuple):
     """How a follower continues: it truncates to `offset`.
 
-    With `fully` it deletes all records and restarts there. With `drops_epochs` it removes leader epochs that start at
-    its own end.
+    With `fully` it deletes all records and restarts at `offset`. With `drops_epochs` it removes the leader epochs that
+    start at its log end.
     """
 
     offset: int

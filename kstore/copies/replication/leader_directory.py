@@ -25,13 +25,13 @@ from kstore.store.catalog import is_half_made
 from kstore.store.metadata import id_on_disk
 from kstore.store.store import Store, metadata_of
 
-LEAST_GENERATION = 3  # of a file of topics that has had a topic: creating one writes the file twice
+LEAST_GENERATION = 3  # creating a first topic writes the file of topics twice; a third write shows that it existed
 
 Presence = Literal["followed", "no writer", "gone"]
 
 
 class LeaderTopic(NamedTuple):
-    """A topic of the leader. `topic_id` is None if an old version of Kafka made the topic."""
+    """A topic of the leader. `topic_id` is None if an old version of Kafka created the topic."""
 
     topic_id: uuid.UUID | None
     partitions: int
@@ -88,7 +88,7 @@ class LeaderStore:
         return found
 
     def has_deleted(self, topic: str) -> bool:
-        """Whether the leader has deleted a topic. False if a directory is not mounted, or never had a topic."""
+        """Whether the leader has deleted a topic. False if a directory is not mounted, or if no topic ever existed."""
         metadata = metadata_of(self.store)
         catalog = metadata.current()
         had_topics = catalog.topics or metadata.table.generation >= LEAST_GENERATION
@@ -132,7 +132,7 @@ class LeaderLog:
         self.view = view
         """The log as a reader sees it, at the last `look`."""
         self.newest_epoch: int | None = None
-        """The newest leader epoch that the leader is known to have had; its file loses it in a truncation."""
+        """The newest leader epoch that the leader is known to have had. Its file lacks the epoch after a truncation."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
 
     @property

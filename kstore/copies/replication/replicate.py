@@ -1,4 +1,4 @@
-"""`replicate`: makes a store follow another one, in a directory of its own.
+"""`replicate`: makes a store in another directory follow a store or a broker.
 
 Invariant: `ReplicationError` for a wrong source or target is raised before the target's first byte changes.
 """
@@ -50,9 +50,9 @@ def replicate(
 ) -> Replication:
     """Copy a store to a follower with the same batches, offsets and leader epochs.
 
-    The source is only read, and another process may be writing it. The follower's topics, including the internal ones,
-    get the ids, settings, partitions and log start offsets of the source's. Clients can read the follower and cannot
-    change it until `Store.become_leader`.
+    The source is only read, and another process may be writing it. The follower's topics get the ids, settings,
+    partitions and log start offsets of the source's topics. Clients can read the follower, but cannot change it until
+    `Store.become_leader` is called.
 
     Records that the follower has and the leader does not have are truncated as Kafka's followers do (SEMANTICS 10.20 to
     10.23), and counted in `stats`. The headers of all batches are compared once, at the start.
@@ -63,7 +63,7 @@ def replicate(
     Args:
         source: The directory or directories of the leader: a store, or the `log.dirs` of a broker.
         target: The directory or directories of the follower. They are created if they are missing.
-        topics: The topics to copy; all by default.
+        topics: The topics to copy; all by default, including the internal ones.
         follow: Whether to keep following in a background thread until `Replication.close`. If false, the call returns
             when everything that the source had is copied, and the target is closed and unlocked.
         save_truncated: A directory in which truncated records are kept.
@@ -76,9 +76,9 @@ def replicate(
 
     Raises:
         ReplicationError: If the source is the target or follows it, or one lies inside the other; if the target has
-            other data; or if the target has newer leader epochs than the source, because it was made leader since.
-            Nothing is changed then.
-        LogLockedError: If another process has the target open.
+            other data or an unfinished bulk load; or if the target has newer leader epochs than the source, because it
+            was made leader since. Nothing is changed then. Also if `follow` is true and no thread can be started.
+        LogLockedError: If a store or a broker has the target open for writing.
 
     Example:
         >>> with kstore.replicate("leader", "follower", follow=True) as replication:
@@ -125,7 +125,7 @@ class Replication(Closing):
     """
 
     store: Store
-    """The target, open as a follower, and closed with this object. Its `become_leader` first stops the following."""
+    """The target, open as a follower. `close` closes it; its `become_leader` first stops the following."""
 
     def __init__(self, leader: LeaderStore, store: Store, rounds: Rounds) -> None:
         self.store = store
@@ -208,7 +208,7 @@ class Replication(Closing):
 
         Returns:
             True if the follower has everything. False after `timeout`, if a partition cannot be copied and the others
-            are done, or if the following has ended.
+            are done, or if the following has ended. After `close`, whether the copy was complete when it was closed.
         """
         seconds = None if timeout is None else arguments.seconds("timeout", timeout)
         if self._last is not None:

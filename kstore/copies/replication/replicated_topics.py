@@ -1,4 +1,4 @@
-"""Creates, configures and deletes a follower's topics as the leader's.
+"""Creates, configures and deletes a follower's topics, so that they match the leader's.
 
 Invariant: a topic is deleted only if the leader has deleted it, not if a directory of the leader is missing.
 """
@@ -34,7 +34,7 @@ class CopiedTopics:
         """By topic, why its partitions are not copied."""
 
     def look(self) -> bool:
-        """Apply the leader's changes of topics since the last `look`; return whether partitions came or went."""
+        """Apply the leader's changes to topics since the last `look`; return whether partitions came or went."""
         times = tuple(fs.stat(path).st_mtime_ns for path in self._leader.paths)
         if times == self._looked and not self.failures:
             return False

@@ -1,8 +1,8 @@
 """Decides the order in which a follower's partitions are looked at and copied.
 
-A failover may happen at any time. So `__transaction_state` is copied before data, up to an end offset read after those
-of the data: every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
-before those of the data: no group has a position above a log end offset. Invariant: a failed partition stops no other.
+A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after those of
+the data, so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
+before those of the data, so no group is above a log end offset. Invariant: a failed partition stops no other.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Rounds:
         return bool(behind) or bool(news)
 
     def _look_at_offsets(self, asked: int) -> bool:
-        """Look at the groups' offsets, before data. Return whether all data must be looked at, for them or a ticket."""
+        """Look at `__consumer_offsets`, before data; return whether all data must be looked at, for it or a ticket."""
         now = time.monotonic()
         is_asked = asked > self._taken
         every = [copy for copy in self._copies.values() if copy.kind == OFFSETS]
@@ -194,7 +194,7 @@ class Rounds:
         return is_asked or bool(self._held)
 
     def _wake_changed(self, now: float) -> None:
-        """Make partitions due whose files have changed."""
+        """Make the partitions whose files have changed due."""
         if now < self._stamps_at:
             return
         used = time.thread_time()
@@ -211,7 +211,7 @@ class Rounds:
         schedule.wake(self._look(cooled))
 
     def _look_at_topics(self) -> bool:
-        """Apply the leader's changes of topics; return False if they must be looked at again."""
+        """Apply the leader's changes to topics; return False if they must be looked at again."""
         try:
             changed = self._topics.look()
         except fs.MissingFileError:

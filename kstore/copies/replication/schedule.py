@@ -1,4 +1,4 @@
-"""Decides when to look at each of many things: at those that changed lately every time, at the others sometimes.
+"""Decides when to look at each of many things: every time if it changed recently, otherwise seldom.
 
 Does no I/O. Invariant: looking at unchanged things takes at most 0.2 percent of the time.
 """

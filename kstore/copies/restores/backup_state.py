@@ -23,7 +23,7 @@ class History:
             raise BackupError(f"the backup in {objects.url} has no round yet: there is nothing to restore")
         self.objects = objects
         self.manifest = manifest
-        self._there: set[str] | None = None  # the names of all objects, once they were listed
+        self._there: set[str] | None = None  # the names of all objects, after they were listed
 
     @classmethod
     def read(cls, objects: Objects) -> History:
@@ -34,15 +34,15 @@ class History:
         return cls(objects, found[0])
 
     def newest(self) -> BackupState:
-        """Return the newest state that is caught up; the newest of all if none is yet."""
+        """Return the newest state that is caught up, or the newest of all if none is."""
         found = self._last()
         assert found is not None  # there is a round
         return found
 
     def at_time(self, time_ms: int) -> BackupState:
-        """Return the state that `newest` would have returned at a time; raises `BackupError` if it is not kept."""
+        """Return the state that `newest` would have returned at `time_ms`; raises `BackupError` if it is not kept."""
         found = self._last(time_ms)
-        # While the first backup is under way no state is caught up. Later, one that is not is never the best.
+        # While the first backup is under way no state is caught up. Later, only a caught-up state is returned.
         is_best = found is not None and (found.caught_up or self._kept_from_ms == 0)
         if found is None or not is_best or not self._is_kept(found):
             earliest_ms = self._earliest().time_ms
@@ -89,7 +89,7 @@ class History:
             )
 
     def reaching(self, offsets: Mapping[PartitionKey, int]) -> BackupState:
-        """Return the first kept state that reaches these offsets; the newest if that does not reach them."""
+        """Return the first state that is kept, caught up and reaches these offsets; if there is none, the newest."""
 
         def reaches(state: BackupState) -> bool:
             return all(
@@ -101,7 +101,7 @@ class History:
         if not reaches(newest):
             return newest  # the plan raises an error for the offset that is not reached
         places = self.manifest.catalogs
-        low, high = 0, len(places)  # bisects the first catalog that reaches them; after a truncation it may miss it
+        low, high = 0, len(places)  # bisects to the first catalog that reaches them, after a truncation to a later one
         while low < high:
             middle = (low + high) // 2
             if reaches(backup_reader.read_catalog(self.objects, places[middle])):
@@ -123,7 +123,7 @@ class History:
         raise BackupError(f"round {number} of the backup in {self.objects.url} is no longer kept")
 
     def _last(self, time_ms: int | None = None) -> BackupState | None:
-        """Return the last caught-up state up to a time; else the last state up to then; None if there is none."""
+        """Return the last caught-up state up to a time, else the last state up to it; None if there is none."""
         places = self.manifest.catalogs
         below = [n for n, place in enumerate(places) if time_ms is None or place.time_ms <= time_ms]
         newest: BackupState | None = None

@@ -19,7 +19,7 @@ from kstore.disk import fs
 from kstore.errors import BackupError
 
 _READ_BYTES = 1 << 20
-_WRITE_BYTES = 8 << 20  # after each of these, the system is asked to start writing to the disk
+_WRITE_BYTES = 8 << 20  # whenever this much is written, the system is asked to write it to the disk
 
 Progress = Callable[[int, int], object]
 
@@ -103,7 +103,7 @@ class Fetcher:
 
 
 def is_whole(path: str, parts: Iterable[Part]) -> bool:
-    """Whether a file has exactly the bytes of its parts; syncs it then, as an earlier call may have stopped before."""
+    """Whether a file has exactly the bytes of its parts. If so, sync it: an interrupted call may not have done so."""
     with suppress(fs.MissingFileError), fs.closing(fs.open(path)) as fd:
         end = 0
         for part in parts:

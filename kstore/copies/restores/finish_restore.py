@@ -1,6 +1,6 @@
 """Turns fetched files into a store: truncates logs, writes the small files, and opens the store once.
 
-Opening builds missing indexes, ends transactions as after a crash, and refuses a damaged log. Invariant: after an
+Opening builds missing indexes, completes decided transactions, and refuses a damaged log. Invariant: after an
 interruption at any step, all steps can be repeated from the first.
 """
 

@@ -49,8 +49,9 @@ def restore(
 ) -> Restored:
     """Restore a backup into an empty or missing directory.
 
-    By default everything that the backup has is restored. Transactions that are open at the restored time are ended as
-    after a crash. If a log is truncated, offsets that groups have committed above its end are lowered to it.
+    By default everything that the backup has is restored. Decided transactions are completed, and open ones are aborted
+    when their timeout expires, as after a crash. If a log is truncated at an offset, committed offsets of groups above
+    its new end are lowered to that end.
 
     If the call is interrupted, the same call continues it: complete files are not fetched again. Until the restore is
     complete, `Store.open` and `Log.open` refuse the directory.
@@ -74,9 +75,10 @@ def restore(
         The restored round, partitions, files and sizes.
 
     Raises:
-        BackupError: If the directory is not empty, or holds another restore that is not complete; if the backup does
-            not have the time or an offset; or if objects are missing or altered.
-        UnknownTopicOrPartitionError: If the backup does not have one of `topics` or `offsets`.
+        BackupError: If there is no backup at `url`; if the directory is not empty, or holds another restore that is not
+            complete; if the backup does not have the time or an offset; or if objects are missing or altered.
+        ConfigError: If obstore is not installed (`pip install 'kstore[backup]'`), or refuses an option.
+        UnknownTopicOrPartitionError: If the backup does not have one of `topics`, or a partition of `offsets`.
         LogLockedError: If the directory is in use.
         StorageError: If a file cannot be written.
         ValueError: If `until` is a `datetime` without a time zone.
@@ -114,7 +116,7 @@ def restore(
         with fs.lock_root(root, shared=False):
             _refuse_contents(root)
             if restore_mark.read_progress(root) != marked:
-                raise BackupError(f"another restore into {root} has begun meanwhile")
+                raise BackupError(f"another restore into {root} has begun in the meantime")
             complete = marked is not None and marked.complete
             finish_restore.refuse_others(root, found, complete)
             mark = Progress(backup, found.state.number, choices, False, source)
@@ -248,5 +250,5 @@ def _offsets(offsets: Mapping[tuple[str, int], int] | None) -> dict[PartitionKey
 
 
 def _digest(*chosen: object) -> str:
-    """Return a digest of arguments: an interrupted restore is continued only with the same ones."""
+    """Return a digest of arguments: an interrupted restore continues only if called with the same arguments."""
     return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:32]

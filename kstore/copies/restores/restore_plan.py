@@ -166,7 +166,7 @@ def _stored(state: PartitionState, directory: str, base: int, file: StoredFile) 
 
 
 def _by_segment(tail: tuple[Chunk, ...], cut: int | None) -> Iterator[tuple[int, list[Chunk]]]:
-    """Yield the base offsets of the tail's segments with their chunks, up to the cut."""
+    """Yield the base offset of each segment of the tail with its chunks, up to the cut."""
     found: dict[int, list[Chunk]] = {}
     end = -1
     for chunk in tail:
