@@ -150,7 +150,7 @@ def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, settin
         return None
     return (
         f"{', '.join(brokers)}: a broker wrote this directory, whose settings are not in it, and no {setting} was "
-        f"given: kstore's default is used where a topic has no record here. {default}. Give the broker's settings with "
+        f"given: kstore's default is used for topics without a record here. {default}. Give the broker's settings with "
         f"-c server.properties, or one with -c {setting}=VALUE"
     )
 

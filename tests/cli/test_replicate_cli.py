@@ -68,7 +68,7 @@ def test_a_topic_that_is_not_there_is_refused_unless_it_may_come(
 
 def test_a_source_without_a_file_of_a_store_is_told_as_that(tmp_path: Path, run: Callable[..., str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert "is gone, or empty as where a disk is not mounted" in run(
+    assert "is gone, or empty as if its disk were not mounted" in run(
         "replicate", tmp_path / "empty", tmp_path / "copy", code=1
     )
 

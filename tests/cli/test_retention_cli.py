@@ -84,7 +84,7 @@ def test_a_setting_that_the_topic_has_of_its_own_is_not_used_and_the_output_says
     found = Printed(capsys, path, "-c", f"{setting}=1")
     assert found.out.splitlines()[:2] == [
         "kept-0",
-        "  not used: the given retention.ms=1; the topic has retention.ms=-1 of its own, which holds",
+        "  not used: the given retention.ms=1; the topic has retention.ms=-1 of its own, which is used",
     ]
     assert found.out.count("not used") == 1
     assert bases(data / "kept-0") == before

@@ -1,4 +1,4 @@
-"""`kstore compact`: runs one compaction now, or with `--dry-run` says what it would do; and why nothing is cleaned."""
+"""`kstore compact`: compacts logs once now, or with `--dry-run` says what that would do, or why it would do nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ The settings that a store keeps for a topic have precedence over those given her
 Kafka's cleaner drops them; a dry run says how many there are. Tombstones are removed delete.retention.ms after the
 compaction that first kept them. 'kstore cat --latest' shows what compaction would leave, and changes nothing."""
 
-_BROKERS_DEFAULT = "The default is delete for both, unless a broker's cleaner has gone through the topic"
+_BROKERS_DEFAULT = "The default of both is delete, unless a broker's cleaner has cleaned the topic"
 
 
 class _Done(NamedTuple):

@@ -1,4 +1,4 @@
-"""Shows log messages of kstore while a command for copies prints its progress or table."""
+"""Shows kstore's log messages while `kstore backup` or `kstore replicate` prints its progress or table."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _EXAMPLES = """examples:
   kstore describe data/events
   kstore describe data/events-0 --codecs --json
 """
-_BLANK = "partition.metadata is empty, and counts as missing; kstore repair writes it anew where the id is known"
+_BLANK = "partition.metadata is empty, and counts as missing; kstore repair writes it again if the id is known"
 
 
 def run(arguments: list[str]) -> int:

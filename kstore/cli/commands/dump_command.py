@@ -58,7 +58,7 @@ _DECODERS = {
     "share-group": ("share-group-state-decoder", "records of __share_group_state"),
 }
 _HINTS = {
-    "offset-position": "Kafka's tool has no such option; every batch line tells its position, and a dump of the"
+    "offset-position": "Kafka's tool has no such option; every batch line has its position, and a dump of the"
     " .index file prints offset and position of each entry",
 }
 

@@ -128,14 +128,14 @@ def _refuse_backup(given: str, mended: Sequence[Target]) -> None:
     """Raise `StorageError` for a backup directory that would overwrite files, or look like a partition."""
     real = os.path.realpath(given)
     if fs.exists(real) and fs.listdir(real):
-        error = OSError(errno.ENOTEMPTY, "the backup would write over what is there; name a new directory")
+        error = OSError(errno.ENOTEMPTY, "the backup would overwrite existing files; name a new directory")
         raise fs.storage_error(error, given)
     names_partition = names.is_partition_name(os.path.basename(real))
     for target in mended:
         place = os.path.realpath(target.path)
         beside = target.kind == "partition" and names_partition and os.path.dirname(real) == os.path.dirname(place)
         if beside or os.path.commonpath([real, place]) == place:
-            error = OSError(errno.EINVAL, f"the backup would lie in what is mended, or be a partition beside {place}")
+            error = OSError(errno.EINVAL, f"the backup would lie inside {place}, or look like a partition next to it")
             raise fs.storage_error(error, given)
 
 

@@ -69,7 +69,7 @@ def _once(parsed: argparse.Namespace) -> ReplicationStats:
             if facts["source"] == "gone":
                 source = ", ".join(parsed.source)
                 raise ReplicationError(
-                    f"{source} is gone, or empty as where a disk is not mounted; what was copied stays"
+                    f"{source} is gone, or empty as if its disk were not mounted; the copied data is kept"
                 )
             left = sum(lag.size_bytes or 0 for lag in lags_of(facts["partitions"]))
             behind = max(behind, left)

@@ -125,7 +125,7 @@ def _print(results: list[Result[_Done]], dry_run: bool, totals: dict[str, int]) 
             continue
         print(f"{result.topic}-{result.partition}")
         for name, (own, given) in result.done.own.items():
-            print(f"  not used: the given {name}={given}; the topic has {name}={own} of its own, which holds")
+            print(f"  not used: the given {name}={given}; the topic has {name}={own} of its own, which is used")
         for gone in result.done.gone:
             verb = "would delete" if dry_run else "deleted"
             print(

@@ -1,7 +1,7 @@
 """Reads CSV files with PyArrow. Every cell is read as bytes, so that values are written unchanged.
 
 PyArrow gets pieces in memory that end with a whole row, not a file. It would read a Python file in a thread that it
-does not join after an error; if this thread still reads when the interpreter exits, it aborts the process.
+does not join after an error; if this thread still reads when the interpreter exits, the process aborts.
 """
 
 from __future__ import annotations

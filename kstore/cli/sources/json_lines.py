@@ -44,7 +44,7 @@ class JsonLines(Source):
             return self._text.readlines(row_source.PIECE_BYTES)
 
     def _check_columns(self) -> None:
-        """Raise if a column is missing in all rows of the first piece. In a single row, a missing one means null."""
+        """Raise if a column is missing in all rows of the first piece. In a single row a missing column is null."""
         missing = set(self.mapping.columns)
         names: dict[str, None] = {}
         for row in map(self._object, range(1, len(self._ahead) + 1), self._ahead):

@@ -1,4 +1,4 @@
-"""Converts times in JSON and text to Kafka's timestamps. They are numbers of a unit, or ISO 8601."""
+"""Converts times in JSON and text to Kafka's timestamps. Times are numbers of a unit, or ISO 8601."""
 
 from __future__ import annotations
 

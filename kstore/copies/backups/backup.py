@@ -1,6 +1,6 @@
 """`Backup`: a thread that backs up a store, or the directories of another process, in repeated rounds.
 
-Invariant: a failure of the object store stops neither appends nor the backup; only a newer writer stops the backup.
+Invariant: a failure of the object store stops neither appends nor the backup. A newer writer stops the backup.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def back_up_directory(
     """Back up directories that another process may be writing.
 
     Takes no lock and changes no file; unflushed files are synced first. Without `follow` everything is backed up when
-    this returns, and the `Backup` only reports the result. With `follow` a thread continues until `Backup.close`.
+    this returns, and the `Backup` only reports the result. With `follow` a thread runs rounds until `Backup.close`.
     """
     source = DirectorySource(paths)
     found = Backup(source, url, every=every, window=window, options=options, clock=clock, background=follow)

@@ -1,4 +1,4 @@
-"""`kstore-backup.json`: names all other objects of a backup. It alone is replaced, by compare-and-set.
+"""`kstore-backup.json`: names the rounds and catalogs of a backup, and is replaced by compare-and-set.
 
 Invariant: a writer takes a generation before it writes, and a manifest of a higher generation stops every older writer.
 """

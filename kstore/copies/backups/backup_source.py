@@ -84,7 +84,7 @@ class Source(Protocol):
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
         """Return the base offsets of a partition's segments, sorted.
 
-        Raises `ChangedMeanwhileError` while a compaction renames segments, `KStoreError` if one stopped midway.
+        Raises `ChangedMeanwhileError` while a compaction renames segments, `KStoreError` if it stopped midway.
         """
 
     def topic_id(self, look: PartitionLook) -> str:

@@ -1,7 +1,7 @@
 """`LocalObjects`: a directory on this machine as an object store.
 
 Invariant: an object gets its name only when it is complete and synced. Conditional writes check and rename under one
-lock, so that two processes see the semantics of an object store.
+lock, so that two processes get the guarantees of an object store.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ class ObjectChangedError(BackupError):
 
 
 class Objects(Closing):
-    """The objects below one prefix. Every method but `close` makes one or more requests.
+    """The objects below one prefix. All methods except `close` make one or more requests.
 
     If the store refuses a request or does not answer, `BackupError` names the object and the URL; a write may then have
-    happened or not. All methods but `close` are thread-safe.
+    happened or not. All methods except `close` are thread-safe.
     """
 
     url: str
@@ -73,7 +73,7 @@ class Objects(Closing):
 
     @abstractmethod
     def read_range(self, key: str, position: int, length: int) -> bytes:
-        """Return some bytes of an object, fewer only at its end; raises `BackupError` if there is no object."""
+        """Return `length` bytes of an object, fewer only at its end; raises `BackupError` if there is no object."""
 
     @abstractmethod
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:

@@ -27,7 +27,7 @@ MERGE_WIDTH = 8
 UPLOADS_AHEAD = 8
 """How many segments of a partition are uploaded at the same time."""
 WAITING_BYTES = 64 << 20
-"""A sealed segment's rest is sent as chunks if it has at most this many bytes, and no more than its sent part."""
+"""A sealed segment's rest is sent as chunks if it has at most this many bytes, and at most as many as were sent."""
 BESIDE_BYTES = 16 << 20
 """If an active segment has at least this many new bytes, they are uploaded separately, to an object of their own."""
 

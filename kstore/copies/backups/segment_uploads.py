@@ -388,7 +388,7 @@ def _base_of(wanted: Wanted) -> int:
 
 
 def _place(wanted: Wanted) -> Hashable:
-    """Return the place of an upload in `_jobs`: at most one job at a time has it."""
+    """Return the key of an upload in `_jobs`: at most one job at a time has it."""
     kind = "segment" if wanted.target is not None else "snapshot" if wanted.snapshot is not None else "stretch"
     return wanted.look.key, kind, _base_of(wanted)
 

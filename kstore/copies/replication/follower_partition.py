@@ -94,10 +94,10 @@ class PartitionFollower:
         return self.leader.log_end_offset
 
     def step(self, buffer: memoryview, most_bytes: int, end_offset: int | None = None) -> int:
-        """Append about `most_bytes` of the leader's log, up to `end_offset` or its end; return how many bytes.
+        """Append about `most_bytes` of the leader's log at the last `look`, up to `end_offset`; return the byte count.
 
-        Uses the leader's log end offset of the last `look`. Raises `ReplicationError` if the follower has newer leader
-        epochs, `CorruptRecordError` for damage in the leader's log, and the errors of the follower's log.
+        Raises `ReplicationError` if the follower has newer leader epochs, `CorruptRecordError` for damage in the
+        leader's log, and the errors of the follower's log.
         """
         copied = 0
         for _ in range(LOOKS):
@@ -222,8 +222,7 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Find the first batch that the leader contradicts; return its start, else `end_offset`."""
-        # Stops early if the leader's log changes: `_settle` then compares again.
+        """Return where the leader first contradicts a batch, else `end_offset`. Stops if the leader's log changes."""
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:

@@ -194,7 +194,7 @@ class Rounds:
         return is_asked or bool(self._held)
 
     def _wake_changed(self, now: float) -> None:
-        """Make the partitions whose files have changed due."""
+        """Make partitions due if their files have changed."""
         if now < self._stamps_at:
             return
         used = time.thread_time()

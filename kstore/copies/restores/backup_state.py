@@ -70,7 +70,7 @@ class History:
         return self._there.issuperset(chunks) and all(self._there.issuperset(each.objects()) for each in partitions)
 
     def _earliest(self) -> BackupState:
-        """Return the first state such that it and all later ones are kept."""
+        """Return the oldest state in the restore window that `at_time` accepts; if there is none, the newest."""
         places = self.manifest.catalogs
         below = [at for at, place in enumerate(places) if place.time_ms <= self._kept_from_ms]
         for at in range(below[-1] if below else -1, len(places)):
@@ -101,7 +101,7 @@ class History:
         if not reaches(newest):
             return newest  # the plan raises an error for the offset that is not reached
         places = self.manifest.catalogs
-        low, high = 0, len(places)  # bisects to the first catalog that reaches them, after a truncation to a later one
+        low, high = 0, len(places)  # bisect for the first catalog that reaches them; a truncation may hide it
         while low < high:
             middle = (low + high) // 2
             if reaches(backup_reader.read_catalog(self.objects, places[middle])):

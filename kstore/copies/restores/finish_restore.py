@@ -141,7 +141,7 @@ def remove_state(root: str) -> None:
 def open_once(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
     """Open and close the store, which recovers it, and return the partitions' offsets `[start, end)`.
 
-    Offsets that groups have committed above the end of a truncated log are lowered to it.
+    Groups' committed offsets above the end of a log are lowered to that end.
     """
     spans = {}
     is_whole = plan.state.caught_up and plan.state.together

@@ -50,8 +50,7 @@ def restore(
     """Restore a backup into an empty or missing directory.
 
     By default everything that the backup has is restored. Decided transactions are completed, and open ones are aborted
-    when their timeout expires, as after a crash. If a log is truncated at an offset, committed offsets of groups above
-    its new end are lowered to that end.
+    when their timeout expires, as after a crash. Groups' offsets above the end of a restored log are lowered to it.
 
     If the call is interrupted, the same call continues it: complete files are not fetched again. Until the restore is
     complete, `Store.open` and `Log.open` refuse the directory.
