@@ -135,7 +135,9 @@ def _refuse_backup(given: str, mended: Sequence[Target]) -> None:
         place = os.path.realpath(target.path)
         beside = target.kind == "partition" and names_partition and os.path.dirname(real) == os.path.dirname(place)
         if beside or os.path.commonpath([real, place]) == place:
-            error = OSError(errno.EINVAL, f"the backup would lie inside {place}, or look like a partition next to it")
+            error = OSError(
+                errno.EINVAL, f"the backup would be inside a repaired directory, or be a partition next to {place}"
+            )
             raise fs.storage_error(error, given)
 
 

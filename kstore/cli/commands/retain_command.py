@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _partitions_of_topic(path: str) -> list[str]:
-    """Return the directories of a topic's partitions if the path is `DIR/TOPIC`; an existing directory itself."""
+    """Return the directories of the partitions of a topic, `DIR/TOPIC`; for an existing directory its own path."""
     return [path] if fs.exists(path) else [entry.path for entry in command_paths.find(path).entries]
 
 

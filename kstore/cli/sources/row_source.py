@@ -1,4 +1,4 @@
-"""The base class of the sources of rows, with the mapping of columns to records and errors that name file and row."""
+"""The base class of the sources of rows; the mapping of columns to records; errors that name the file and the row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`Backup`: a thread that backs up a store, or the directories of another process, in repeated rounds.
 
-Invariant: a failure of the object store stops neither appends nor the backup. A newer writer stops the backup.
+Invariant: failures of the object store stop neither appends nor the backup. A newer writer or a closed store stops it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Backup(Closing):
         }
 
     def close(self) -> None:
-        """Back up the remaining data, and stop. A `KStoreError` in this is logged, not raised. Idempotent."""
+        """Back up the remaining data, and stop. A `KStoreError` is logged, not raised. Idempotent."""
         if self._stopped:
             return
         self._stopped = True

@@ -296,7 +296,7 @@ def _files(path: str) -> list[names.FileName]:
 
 
 def _bases_of(files: list[names.FileName]) -> tuple[int, ...]:
-    """Return the sorted base offsets of the `.log` files without a suffix; that of the last segment never has one."""
+    """Return the sorted base offsets of the `.log` files without a suffix. A log's last segment never has a suffix."""
     return tuple(sorted(file.offset for file in files if file.kind == names.LOG and not file.state))
 
 
@@ -309,7 +309,7 @@ def _live_topics(table: topic_files.TopicTable) -> dict[str, TopicState]:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort partitions for taking their ends: `__consumer_offsets` first, so that no group is above a log's end."""
+    """Sort partitions: groups' offsets first, so that none is above a log's end; data; then `__transaction_state`."""
     return sorted(entries, key=lambda entry: (entry.topic != _FIRST, entry.topic == _LAST))
 
 

@@ -1,8 +1,8 @@
 """`Uploads`: uploads sealed segments to the object store, in background threads.
 
 A small file is read once. So is a large file if the store can create a new object from parts; otherwise it is read
-twice, first for the checksum. Invariant: before a file is uploaded in this second way, the manifest announces its name,
-length and checksum, so that no later writer uses the name for other bytes while a request may still be under way.
+twice, first for the checksum. Invariant: before the upload of a file that is read twice, the manifest announces its
+name, length and checksum, so that no later writer uses the name for other bytes while a request may be under way.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from kstore.store.catalog import is_half_made
 from kstore.store.metadata import id_on_disk
 from kstore.store.store import Store, metadata_of
 
-LEAST_GENERATION = 3  # creating a first topic writes the file of topics twice; a third write shows that it existed
+LEAST_GENERATION = 3  # creating the first topic writes the file of topics twice; a third write means that it existed
 
 Presence = Literal["followed", "no writer", "gone"]
 
