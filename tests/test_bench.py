@@ -79,7 +79,7 @@ PAGE = """above
 old
 <!-- bench_log.py: end -->
 <!-- rows of bench:
-how fast?
+how fast? | speed
 -->
 
 | old |
@@ -95,12 +95,12 @@ TABLE
 
 <!-- bench_log.py: end -->
 <!-- rows of bench:
-how fast?
+how fast? | speed
 -->
 
 | | kstore | time of others / kstore's time |
 |---|---|---|
-| how fast? | 3.00 M/s | peer 3.00 |
+| speed | 3.00 M/s | peer 3.00 |
 
 below
 """
