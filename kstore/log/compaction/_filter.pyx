@@ -128,7 +128,7 @@ cdef struct Reading:
     int64_t enough                 # nor once there is this much output; 0: nothing is read
 
 cdef enum:
-    MOST_OF_A_RECORD = 40              # bytes of a record without its key, value and headers
+    MOST_OF_A_RECORD = 40              # the most bytes of a record without headers, besides its key and value
 
 
 class CleanedChunk(NamedTuple):
@@ -290,8 +290,8 @@ cdef class BatchFilter:
         """Filter the batches of `[position, end)` of a file as `clean` does, reading them in pieces into `buffer`.
 
         A piece is as many whole batches as fit into the buffer. The call stops after the piece that brings the output
-        to `enough_bytes`, after one that is kept as it is while there is no other output, and before a batch that does
-        not fit into the buffer or that the end of the file cuts. Raises as `clean` does, and `StorageError`.
+        to `enough_bytes`, after a piece that is kept as it is while there is no other output, and before a batch that
+        does not fit into the buffer or that the end of the file cuts. Raises as `clean` does, and `StorageError`.
         """
         cdef Reading r
         cdef Py_buffer view

@@ -252,7 +252,7 @@ cdef class NewestRecords:
         self.leave()
 
     def has(self, key not None: ReadableBuffer) -> bool:
-        """Return whether a key has a record that supersedes all those below the first dirty offset."""
+        """Return whether a key has a dirty record, which supersedes all its records below the first dirty offset."""
         cdef Buffer held = Buffer(key)
         self.enter()
         found = ks_newest_has(&self.state, held.p, <size_t> held.size)

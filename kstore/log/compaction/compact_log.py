@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-# A dry run leaves the log as it is, so it cannot continue after a round that a full map ended: its map holds all keys.
+# A dry run has one round, as it cannot continue from a round's output: so its map holds all keys.
 TRIAL_KEYS = (1 << 32) - 1
 
 

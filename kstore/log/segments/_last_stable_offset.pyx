@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The last stable offset: the first of the earliest open transaction, else the log's end (SEMANTICS 0.2, 9.13).
+"""The last stable offset: the earliest open transaction's first offset, else the log's end (SEMANTICS 0.2, 9.13).
 
 A `ProducerTable` adds and removes the transactions; both views of a log read the offset here.
 """
@@ -29,7 +29,7 @@ cdef class OpenTransactions:
         return max(min(self._open[0].first, log_end), log_start) if self._count else log_end
 
     cdef int64_t stable_after(self, int64_t producer_id, int64_t last, object ended) except? -1:
-        """Return the last stable offset after a transaction has ended at `last`, and those in `ended` before."""
+        """Return the last stable offset if a transaction ends at `last`, after those with first offsets in `ended`."""
         cdef Py_ssize_t i
         for i in range(self._count):
             if self._open[i].producer_id != producer_id and self._open[i].first not in ended:

@@ -441,9 +441,10 @@ cdef class ProducerTable:
                   int64_t first_offset, int origin) -> tuple[int, int]:
         """Write as many of several data batches as fit into one write. Return (code, bytes taken).
 
-        Batches from `first_offset` on are staged, up to the first that the log already has or that is refused. `commit`
-        (an appender's) writes them, up to the first that needs a new segment; the written ones are published. If the
-        very first is a repeated or refused batch, nothing is taken, and `stage` says which. Compiled, like `write`.
+        The first batch gets `first_offset`. Batches are staged up to the first that the log already has or that is
+        refused. `commit` (an appender's) writes them, up to the first that needs a new segment; the written ones are
+        published. If the very first is repeated or refused, nothing is taken, and `stage` says which. Compiled, like
+        `write`.
         """
         cdef Py_ssize_t position = 0, taken = 0
         cdef int code = -1
@@ -526,7 +527,7 @@ cdef class ProducerTable:
         """Apply the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
 
         Stop at the first bytes that are no whole, framed batch. Skip a control batch that does not parse. Return the
-        transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
+        transactions that these batches abort, as `aborted` does. Raises `StorageError`.
         """
         cdef Window w
         cdef int64_t size
@@ -581,7 +582,7 @@ cdef class ProducerTable:
     # ---- Expiry, snapshots.
 
     def expire(self, int64_t now_ms, int64_t expiration_ms) -> int:
-        """Forget producers without open transaction, silent for `expiration_ms` (SEMANTICS 9.21). Return how many."""
+        """Forget producers silent for `expiration_ms`, unless in a transaction (SEMANTICS 9.21). Return how many."""
         cdef Py_ssize_t i, kept = 0, gone
         for i in range(self._count):
             if self._entries[i].txn_first >= 0 or now_ms - self._entries[i].timestamp < expiration_ms:
@@ -623,7 +624,7 @@ cdef class ProducerTable:
         return data
 
     def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms) -> bool:
-        """Load a snapshot, without expired producers (SEMANTICS 9.26). Return False, unchanged, if it is not sound."""
+        """Load a snapshot without expired producers (SEMANTICS 9.26). If it is unsound, change nothing; return False."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
         cdef Py_ssize_t i
         cdef int32_t n

@@ -36,7 +36,7 @@ DEFAULT_EXPIRY = Expiry()
 
 
 class KeptBatch(NamedTuple):
-    """One of a producer's last five batches, with which the log compares a batch to recognize a repeated one.
+    """One of a producer's last five batches; the log compares new batches with them to recognize a repeated one.
 
     Immutable, so threads may share it.
     """
@@ -138,9 +138,10 @@ class ProducerState:
     def recovered(self, end_offset: int, *, is_last: bool) -> None:
         """Take the snapshot of a segment that was recovered (SEMANTICS 8.14).
 
-        Creating its file takes longer than the rest of an opening after a crash. So the last segment's snapshot waits
-        for `write_waiting` or the next snapshot if it has no producers: the next opening would find the same again.
-        After other segments there may be producers, which an opening without any snapshot would not search for.
+        Creating its file takes longer than the rest of an opening after a crash. So if the last segment's snapshot has
+        no producers, it waits for `write_waiting` or for the next snapshot: the next opening would find the same again.
+        An earlier segment's snapshot is written, since later segments may have producers, and an opening without any
+        snapshot would not search for them.
         """
         self.end_offset = end_offset
         may_wait = is_last and len(self.table) == 0 and self._unwritten is None
@@ -158,7 +159,7 @@ class ProducerState:
     def write_waiting(self) -> None:
         """Write the snapshot that `recovered` has left, before the first append.
 
-        After an append, a missing snapshot could not be distinguished from a torn one.
+        After an append, an opening could not tell a snapshot that was never written from one that a crash has torn.
         """
         if self._waiting is not None:
             self._write_or_keep(self._waiting, ProducerTable(), sync=False)
@@ -256,9 +257,9 @@ class ProducerState:
     ) -> None:
         """Bring the state to `end_offset` from the newest sound snapshot and the batches after it (SEMANTICS 9.26).
 
-        `segments` are all segments; the last two of the first `known`, by default of all, get snapshots. Readers see
-        the old table until the new one is complete. A recovery calls this for each segment, so it must not copy or walk
-        a list of all of them.
+        `segments` are all segments. The last two of the first `known` segments (default: all) get snapshots. Readers
+        see the old table until the new one is complete. A recovery calls this for each segment, so it must not copy or
+        walk the list of all segments.
         """
         self.write_waiting()
         if self._unwritten is not None and not log_start_offset < self._unwritten[0] <= end_offset:

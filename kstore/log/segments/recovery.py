@@ -67,7 +67,7 @@ class Recovery:
     """Base offsets of the segments whose indexes were rebuilt."""
 
     leftovers_removed: list[str] = field(default_factory=list)
-    """Names of the removed files: remains of an interrupted deletion or swap, and indexes without a log."""
+    """Names of the removed files: remains of an interrupted deletion, swap or recovery, and indexes without a log."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Loaded:
 
 
 def start_above_end(log_start_offset: int, end_offset: int, path: str) -> CorruptRecordError:
-    """Make the error for a log start above flushed records: records appended after them could not be read."""
+    """Make the error for a log that has flushed records and ends below its log start: appends would be unreadable."""
     return CorruptRecordError(
         f"the log ends at offset {end_offset}, below its log start {log_start_offset}, and what is in it was flushed; "
         f"nothing was dropped; see `kstore repair`",
@@ -165,7 +165,7 @@ def load(
     if not clean and segments:
         loader.recover_from_recovery_point(now_ms)
     elif loader.doubts_last:
-        # The mark says nothing of the indexes, and appends continue from their last entries.
+        # The mark covers the log, but not its indexes, and appends continue from their last entries.
         loader.recover(len(segments) - 1, loaded=len(segments))
     return loader.finish(orphans, clean=clean, marked_clean=marked_clean, now_ms=now_ms)
 
@@ -350,9 +350,9 @@ class _Loader:
     def recover(self, number: int, *, loaded: int, drop_later: bool = False) -> int:
         """Recover one segment, its epochs and its producers (SEMANTICS 8.14). Return the number of bytes cut.
 
-        The last two of the `loaded` segments, those that Kafka would know by then, get snapshots. With `drop_later`,
-        the segments after one that loses bytes are dropped (SEMANTICS 8.9), before the cut: after a crash in between
-        they would follow a gap that looks like a sound one.
+        `loaded` is the number of segments that Kafka would know by then; the last two of them get snapshots. With
+        `drop_later`, if the segment loses bytes, the later segments are dropped before the cut (SEMANTICS 8.9): a crash
+        after the cut would otherwise leave them after a gap that looks like a sound one.
         """
         segment = self.segments[number]
         checked = self._check(number)
@@ -389,7 +389,7 @@ class _Loader:
         return True
 
     def _producers_before(self, number: int) -> ProducerTable:
-        """Return the producers at a segment's base, from the newest sound snapshot there and the batches after it."""
+        """Return the producers at a segment's base: the newest sound snapshot up to it, plus the batches in between."""
         table, base = ProducerTable(), self.segments[number].base_offset
         start = self.log_start_offset
         for offset in reversed(self.producers.offsets):
@@ -465,7 +465,7 @@ class _Loader:
             fs.sync_directory(self.directory)
 
     def finish(self, orphans: Sequence[str], *, clean: bool, marked_clean: bool, now_ms: int) -> Loaded:
-        """Settle the log's offsets in the order of SEMANTICS 8.10 to 8.13, and return the log.
+        """Determine the log's offsets in the order of SEMANTICS 8.10 to 8.13, and return the log.
 
         `orphans` are names of index files without a log (SEMANTICS 8.8). Records without a snapshot are assumed to have
         no producers only if the shutdown is marked as clean (SEMANTICS 9.26): a recovery that dies between two
@@ -535,8 +535,8 @@ class _Loader:
     def _warn_of_missing_start(self) -> None:
         """Warn if the log once started below its first segment; it starts there now, as in Kafka (SEMANTICS 8.13).
 
-        Retention writes the log start first, so the epochs usually start there, too. They may be behind on a full disk,
-        and in a broker that dies in the same minute.
+        Retention writes the log start first, so the epochs usually start there, too. They may start lower after a full
+        disk, and if a broker has died in the minute of the deletion.
         """
         first = self.segments[0].base_offset
         entries = self.epochs.entries

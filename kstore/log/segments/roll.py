@@ -29,7 +29,7 @@ class RollLimits:
 
 
 def draw_jitter(config: LogConfig) -> int:
-    """Return a random cut of a segment's time limit: `[0, min(jitter, segment.ms) - 1]` ms (SEMANTICS 2.6)."""
+    """Return a random time, `[0, min(jitter, segment.ms) - 1]` ms, that shortens a segment's limit (SEMANTICS 2.6)."""
     most = min(config.segment_jitter_ms, config.segment_ms)
     return random.randrange(most) if most > 0 else 0
 

@@ -403,7 +403,7 @@ class Segment:
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
     def _with_inner_base(self, place: _log_search.BatchPlace) -> _log_search.BatchPlace:
-        """Set the base offset of an old-format message: a wrapper's own offset is its last, the first is inside."""
+        """Return the place with its base offset, which is inside: an old-format wrapper's own offset is its last."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
         return place._replace(base_offset=batch.base_offset)
@@ -441,8 +441,9 @@ class Segment:
     def scan_flushed(self, position: int, end: int, flushed_end: int, **scan: Any) -> _log_scan.ScanResult:
         """Run `scan`, knowing that flushed data ends at offset `flushed_end`.
 
-        A batch ends there, too, unless the log was cut there. A log that was cut inside a batch, and appended to, has a
-        gap up to there (SEMANTICS 11.4). A log that was closed since ends with the flush: a gap up to there is damage.
+        A batch ends there, too, unless the log was cut there. A log that was cut inside a batch, and then appended to,
+        has a gap up to `flushed_end` (SEMANTICS 11.4). If it was closed since, it ends at `flushed_end`, and a gap up
+        to there is damage.
         """
         result = self.scan(position, end, flushed_end=flushed_end, **scan)
         if result.stop != "gap" or self.indexes_look_trimmed():
@@ -551,7 +552,7 @@ class Segment:
         )
 
     def find_cut(self, offset: int) -> tuple[int, int]:
-        """Return the position at which a truncation to `offset` cuts, and the next offset there (SEMANTICS 11.3)."""
+        """Return where a truncation to `offset` cuts: position, one past the last offset before it (SEMANTICS 11.3)."""
         place = self.find_batch(offset, self.size_bytes)
         position = self.size_bytes if place is None else place.position
         file = self.file

@@ -10,7 +10,7 @@ Each step is synced before the next (SEMANTICS 7.25, 8.4 to 8.7):
 | the new list, in memory: readers get it              | removes the files that the `.swap` logs cover, renames    |
 |                                                      | `.swap` to the final names: the log is the new one        |
 | `take_new_names`: the old files become `.deleted`,   | removes `.deleted` and files covered by the remaining     |
-| then `.swap` is dropped, from the lowest base up     | `.swap` logs, renames these: the log is the new one       |
+| then the new ones lose `.swap`, lowest base first    | `.swap` logs, renames these: the log is the new one       |
 | `.deleted` files are unlinked later                  | removes `.deleted`                                        |
 
 `take_back` undoes the first two steps. Invariant: after a power cut that keeps any of the unsynced renames and loses

@@ -127,12 +127,12 @@ def read_maximum(segment: Searched, end: int) -> tuple[int, int]:
 
 
 def scan_maximum(segment: Searched, end: int) -> tuple[int, int]:
-    """Return `read_maximum`, but do not trust an empty index: it may have been cut (SEMANTICS 11.3)."""
+    """Do what `read_maximum` does, but do not trust an empty index: it may have been cut (SEMANTICS 11.3)."""
     return _maximum_from(segment, _confirmed_entry(segment, LONG_MAX, end), end)
 
 
 def _maximum_from(segment: Searched, entry: tuple[int, int] | None, end: int) -> tuple[int, int]:
-    """Search after `entry`. If the log contradicts the last entry, the batches after `entry` are checked entirely."""
+    """Search after `entry`. If that is not the last entry, which the log then contradicts, check whole batches."""
     position, least = segment.start(segment.base_offset if entry is None else entry[1], end)
     if entry is not None and entry == segment.time_index.last:
         file = segment.file

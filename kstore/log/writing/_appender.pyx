@@ -359,7 +359,7 @@ cdef class Appender(ActiveEnd):
 
     cdef int64_t _append(self, object value, object key, object timestamp, object headers, object expected_offset,
                          int64_t *stamp) except? -99:
-        """Append as `append` does. Set `stamp` to the timestamp, which a log of append times replaces by its own.
+        """Append as `append` does. Set `stamp` to the timestamp, which a `LogAppendTime` log replaces by its own.
 
         Return `SLOW` for `headers` that cannot be read without running Python code.
         """
@@ -549,9 +549,9 @@ cdef class Appender(ActiveEnd):
     def encode(self, value: ReadableBuffer | None, key: ReadableBuffer | None, timestamp: int | datetime | None,
                int64_t producer_id=-1, int16_t epoch=-1, int32_t sequence=-1, bint transactional=False, *,
                bytes headers=None) -> bytearray:
-        """Return the batch that `append` would write for this record, without its offset; with numbers if given.
+        """Return the batch that `append` would write for this record, without its offset.
 
-        `headers` are as `encode_headers` returns them.
+        Has a producer's numbers if given. `headers` are as `encode_headers` returns them.
         """
         cdef Bytes v, k
         cdef Py_buffer value_view, key_view
@@ -577,9 +577,10 @@ cdef class Appender(ActiveEnd):
 
         As leader (SEMANTICS 1.19, 3.6), each batch is its own append and gets its offset and leader epoch in place; a
         code other than DONE says what has to be done before the next batch. As `follower`, all bytes are one append
-        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: it has just
-        got a new segment, which tiny index files leave full. The caller holds the log's mutex and has set `busy`; the
-        GIL is released for the write. Raises `StorageError`; then none of the batches of this call is in the log.
+        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: a new segment
+        was just started for it, and tiny index files count as full even when empty. The caller holds the log's mutex
+        and has set `busy`; the GIL is released for the write. Raises `StorageError`; then none of the batches of this
+        call is in the log.
         """
         cdef Py_buffer view
         cdef Py_ssize_t consumed = 0

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t
 from _thread import allocate_lock, get_ident
 from time import perf_counter
 
-GATHERING_SHARE = 0.5  # of the last sync's time: the longest that a sync waits for the threads that the last one served
+GATHERING_SHARE = 0.5  # a sync waits for the threads of the last one for at most this share of that sync's duration
 LONGEST_GATHERING = 0.001  # seconds; threads that append again are back within microseconds
 
 
@@ -87,7 +87,7 @@ cdef class Turn:
         return 0
 
     def gather(self) -> None:
-        """Wait briefly, with the turn, for as many threads as the last sync served, to serve them all by this sync.
+        """Wait briefly, with the turn, until as many threads wait as at the last sync, to serve them all by this sync.
 
         They have just been woken, and are about to append again. Without other threads there is no waiting; if they do
         not come back, there is none the next time.

@@ -1,6 +1,6 @@
-"""The state that an appender and the segment that it appends to take from each other.
+"""Transfers state between an appender and the segment that it appends to.
 
-`Writer` and `SegmentWriter` call these functions, both with their gate held.
+`Writer` and `SegmentWriter` call these functions with their gate held.
 """
 
 from __future__ import annotations

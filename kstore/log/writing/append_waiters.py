@@ -16,7 +16,7 @@ class Waiters:
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
-        # Entered directly, not through the condition: an interrupt in there would leave it locked. Reentrant: a garbage
+        # Entered directly: an interrupt in the condition's `__enter__` would leave it locked. Reentrant: a garbage
         # collection while it is held may close a waiting task, which then calls `unwatch`.
         self._lock = threading.RLock()
         self._grown = threading.Condition(self._lock)

@@ -61,7 +61,7 @@ def _stage(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
 
 
 def _append_staged(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
-    """Append bytes whose batches are staged. If it raises, nothing of them is left, nor a segment for them."""
+    """Append bytes whose batches are staged. If it raises, no batch is left, nor a segment started for them."""
     before, end, gap = writer.segments, writer.appender.next_offset, writer.housekeeping.gap
     try:
         _write(writer, data, batches)

@@ -1,8 +1,8 @@
 """Background work of a log that is opened without a store: in a thread of its own, or in its next call.
 
 With the system's clock, a thread flushes after rolls and by `flush.ms`. With a clock that was passed in, the next
-append or housekeeping does so, and a test sees when. Both write only this partition's lines of the checkpoint files, as
-other logs may write theirs. A store has its own housekeeper (store/log_directory.py).
+append or housekeeping does so, so that a test controls when. Both write only this partition's lines of the checkpoint
+files, as other logs may write theirs. A store has its own housekeeper (store/log_directory.py).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class InlineHousekeeper:
 
 
 class ThreadHousekeeper(InlineHousekeeper):
-    """Does the due work of a log by the system's clock: one daemon thread flushes, and appends unlink files.
+    """Does the due work of a log without a store, by the system's clock: a daemon thread flushes, appends unlink files.
 
     If no thread can be started, appends flush, too; each roll tries again to start one.
 

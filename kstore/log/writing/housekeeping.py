@@ -103,8 +103,8 @@ class Housekeeping:
 
     `recovery_point` is the offset below which every record is on the disk, with the names of its files. The active
     segment's indexes are synced later, before the recovery point is written to its file: above the written point,
-    recovery rebuilds indexes, and syncing three files takes three times as long as syncing one. `gap` is left at the
-    end of the log by a truncation inside a batch.
+    recovery rebuilds indexes, and syncing three files takes three times as long as syncing one. `gap` is the gap that a
+    truncation inside a batch has left at the end of the log.
     """
 
     def __init__(self, writer: Owner, recovery_point: int, housekeeper: Housekeeper) -> None:
@@ -115,7 +115,7 @@ class Housekeeping:
         self._opened_at = recovery_point
         self._marks_wait = False  # the last write of the checkpoint lines failed on a full disk
         self.gap: Gap | None = None
-        self.keeps_start = False  # while a log is restarted: no segment may start at its log start
+        self.keeps_start = False  # while a log is restarted: perhaps no segment starts at its log start
         self._start_line = 0  # while a truncation lowers the log start: the higher one, which may still be in the file
         self._unlinks: list[tuple[int, list[str]]] = []
         self._names_made = 1  # how often directory entries have changed
@@ -130,7 +130,7 @@ class Housekeeping:
     # Syncs.
 
     def owe_names(self) -> None:
-        """Note that directory entries were made that are not synced."""
+        """Note that directory entries have changed and are not synced."""
         self._names_made += 1
 
     def flush(self, offset: int | None = None, *, indexes: bool = False) -> None:
@@ -141,8 +141,8 @@ class Housekeeping:
         it fails, the log refuses writes from then on. A batch or a segment must end at `offset`, which becomes the
         recovery point: an opening treats a recovery point inside a gap as damage.
         """
-        # An append with sync=True waits for this function. A sync evicts its code from the processor's caches, and each
-        # call in it then takes half a microsecond, so it makes few.
+        # An append with sync=True waits for this function. During a sync its code drops out of the processor's caches,
+        and each call that it makes then takes half a microsecond. So it makes few calls.
         writer, turn = self.writer, self._turn
         names = self._names_made
         target = writer.log_end_offset if offset is None else offset
@@ -174,7 +174,7 @@ class Housekeeping:
         return (point >= target or point >= self.writer.log_end_offset) and self._names_synced >= names
 
     def flush_indexes(self) -> None:
-        """Sync the indexes of flushed records before a checkpoint covers them; write what a full disk has delayed."""
+        """Sync the indexes of flushed records before a checkpoint covers them; then call `write_later`."""
         if self._indexed < self.recovery_point:
             self.flush(self.recovery_point, indexes=True)
         self.write_later()
@@ -274,9 +274,9 @@ class Housekeeping:
         """Run a block that cuts records: no sync runs in it, and before it the recovery point is lowered to `offset`.
 
         The lower recovery point is written to its file. With `log_start_offset`, for a log that is restarted, the log
-        start rises to it first and is written, too, as for a time no segment may start there. The log end rises with
-        it: a sync now would promise records that are not there. If the files cannot be written, the old log start is
-        restored.
+        start is first raised to it and written, too: for a time, perhaps no segment starts there. The log end rises
+        with it, so a sync in the block would promise records that do not exist. If the files cannot be written, the old
+        log start is restored.
         """
         writer, start = self.writer, self.writer.log_start_offset
         try:
@@ -321,12 +321,12 @@ class Housekeeping:
 
     @property
     def data_end(self) -> int:
-        """One past the last record; below the log end if a truncation has left a gap there."""
+        """The log end; if a truncation has left a gap there, the gap's start: one past the last record."""
         gap, end = self.gap, self.writer.appender.next_offset
         return gap.start if gap is not None and gap.end == end else end
 
     def _safe_recovery_point(self) -> int:
-        """Return the recovery point or, inside a gap, the gap's start, where an opening may find the log end."""
+        """Return the recovery point; in a gap, its start: an opening finds the log end there if all above is lost."""
         gap, recovery_point = self.gap, self.recovery_point
         return min(recovery_point, gap.start) if gap is not None and recovery_point <= gap.end else recovery_point
 
@@ -396,7 +396,7 @@ class Housekeeping:
 
     @property
     def due_ms(self) -> int:
-        """When work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`. A roll's flush is not counted."""
+        """When work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`. A roll's flush is due immediately."""
         due = min((due_ms for due_ms, _ in self._unlinks), default=NEVER)
         if self._watches_producers:
             due = min(due, self._expired_ms + self.writer.producers.expiry.check_ms)
@@ -464,7 +464,7 @@ class Housekeeping:
                     self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
-        """Flush if `flush.ms` has passed (SEMANTICS 12.5). Return the milliseconds to the next, or None for never."""
+        """Flush `flush.ms` after the last flush (SEMANTICS 12.5). Return the milliseconds to the next, None for never."""
         writer = self.writer
         flush_ms = writer.config.flush_ms
         if flush_ms >= NEVER:

@@ -1,8 +1,8 @@
 """Carries out on an open log what `retention` decides (SEMANTICS 6.9 to 6.14).
 
 Works on a log's `Writer` or, for a plan, on any view of a log. Invariant: the log start is on the disk before the first
-segment below it is renamed. A crash in between may keep any of the renames and lose the others, and readers still meet
-no gap. Syncs do not hold the gate.
+segment below it is renamed. A crash in between may keep any of the renames and lose the others, and readers still find
+no gap. The gate is not held during a sync, except on a full disk.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _drop_locked(
     else:
         _delete_locked(writer, gone, one_by_one=True)
     writer.housekeeping.start_at(bound)
-    with suppress(fs.FullDiskError):  # until there is space, the file has entries too many
+    with suppress(fs.FullDiskError):  # the file keeps stale entries until there is space
         writer.epochs.flush()
     return gone
 

@@ -79,7 +79,7 @@ def _cut_locked(
         writer.attach_locked(offset)
         writer.housekeeping.gap = Gap(data_end, offset)
         writer.epochs.truncate_from_end(offset)
-        with suppress(fs.FullDiskError):  # both files then have entries too many, which the next opening cuts
+        with suppress(fs.FullDiskError):  # both files then keep stale entries, which the next opening cuts
             gap_files.cut_gaps(writer.directory, data_end)
             writer.epochs.flush()
         writer.append_epochs.were_cut()
@@ -105,11 +105,11 @@ def restart(writer: Writer, offset: int, log_start_offset: int) -> None:
 
 def _restart_locked(writer: Writer, offset: int, log_start_offset: int) -> None:
     writer.settle()
-    # A higher log start is on the disk before the old records are removed, a lower one after it. So a crash in between
-    # leaves a log that may start there, and brings back no record that had been deleted.
+    # A higher log start is written before the old records are removed, a lower one afterwards. So a crash in between
+    # leaves a log that may start at the written offset, and brings back no record that had been deleted.
     flushed, begun = min(writer.housekeeping.recovery_point, offset), False
     try:
-        # The recovery point is 0 in this block: a crash leaves any first part of the log, or no segment at all.
+        # The recovery point is 0 in this block: a crash may leave any prefix of the log, or no segment at all.
         with writer.housekeeping.cutting(0, log_start_offset=log_start_offset):
             begun = True
             try:
@@ -171,7 +171,7 @@ def _replace_all_locked(writer: Writer, offset: int, log_start_offset: int, flus
 def delete_records(writer: Writer, before_offset: int) -> None:
     """Make everything below `before_offset` (-1: the log end) unreadable, on the disk too (SEMANTICS 11.9 to 11.12).
 
-    A log start that a full disk has left in memory alone is written. Raises `OffsetOutOfRangeError` beyond the log end.
+    Also write a log start that a full disk has kept from its file. Raises `OffsetOutOfRangeError` beyond the log end.
     The flush does not hold the gate, so a truncation may come in between: the offset is checked again under the gate.
     """
     offset = writer.log_end_offset
@@ -191,7 +191,7 @@ def delete_records(writer: Writer, before_offset: int) -> None:
                     continue  # records were cut and others appended since
                 raise_start_locked(writer, offset)
                 writer.housekeeping.start_at(offset)
-            with suppress(fs.FullDiskError):  # until there is space, the file has entries too many
+            with suppress(fs.FullDiskError):  # the file keeps stale entries until there is space
                 writer.epochs.flush()
             writer.housekeeping.write_checkpoints()
             return

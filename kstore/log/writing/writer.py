@@ -145,8 +145,8 @@ class Writer:
     def data_end_offset(self) -> int:
         """One past the last batch; below the log end after a truncation inside a batch (SEMANTICS 11.4).
 
-        0 while batches are added or removed: readers may then see fewer of them than the log end says, and finally the
-        last one may lie below the log start (SEMANTICS 11.4).
+        0 while segments and log end do not match (`is_unsettled`): readers may then see fewer batches than the log end
+        says, and in the end the last one may lie below the log start (SEMANTICS 11.4).
         """
         while True:
             version = self.guard.version
@@ -343,9 +343,10 @@ class Writer:
     # Rolling.
 
     def roll_locked(self, reason: str, base_offset: int, *, before_deletion: bool = False) -> Segment:
-        """Seal the active segment and start a new one at `base_offset` (SEMANTICS 2.7 to 2.12).
+        """Start a new segment at `base_offset` (SEMANTICS 2.7 to 2.12).
 
-        With `before_deletion` the old segment is deleted next, and does without its closing time entry on a full disk.
+        Seal the active segment, or replace it if it is empty and has the same base. With `before_deletion` it is
+        deleted next, and does without its closing time entry on a full disk.
         """
         old = self.active
         self.settle()
