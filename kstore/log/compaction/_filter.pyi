@@ -64,7 +64,7 @@ class BatchFilter:
     def tombstones_removed(self) -> int:
         """Tombstones dropped because their retention is over, although they were their keys' newest records."""
     def set_last_records(self, last: Mapping[int, tuple[int, int]]) -> None:
-        """Set the active producers' last records, for each group: producer id to (last data offset or -1, epoch)."""
+        """Set the active producers' last records, once a group: producer id to (last data offset or -1, epoch)."""
     def clean(
         self, data: ReadableBuffer, *, scanned: bool, path: str, position: int, keeps_old_tombstones: bool
     ) -> CleanedChunk:
@@ -91,8 +91,8 @@ class BatchFilter:
         """Filter the batches of `[position, end)` of a file as `clean` does, reading them in pieces into `buffer`.
 
         A piece is as many whole batches as fit into the buffer. The call stops after the piece that brings the output
-        to `enough_bytes`, after one that is kept as it is while there is no other output, and before a batch that does
-        not fit into the buffer or that the end of the file cuts. Raises as `clean` does, and `StorageError`.
+        to `enough_bytes`, after a piece that is kept as it is while there is no other output, and before a batch that
+        does not fit into the buffer or that the end of the file cuts. Raises as `clean` does, and `StorageError`.
         """
     def drop(self, *, records: int, batches: int, last_offset: int) -> bool:
         """Drop the next whole batches unread if each of their records is superseded. Return whether it was done.

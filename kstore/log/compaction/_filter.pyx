@@ -246,7 +246,7 @@ cdef class BatchFilter:
         return self._c.tombstones_removed
 
     def set_last_records(self, last: Mapping[int, tuple[int, int]]) -> None:
-        """Set the active producers' last records, for each group: producer id to (last data offset or -1, epoch)."""
+        """Set the active producers' last records, once a group: producer id to (last data offset or -1, epoch)."""
         cdef ks_last_record *records
         cdef size_t i = 0
         cdef list ordered = sorted(last.items())

@@ -74,7 +74,7 @@ class NewestRecords:
         path: str,
         max_decompressed_bytes: int | None = None,
     ) -> tuple[int, bytes]:
-        """Read and take the batches of `[position, end)` of a file by pieces. Return (where it stopped, the pieces).
+        """Read and take the batches of `[position, end)` of a file in pieces. Return (where it stopped, the pieces).
 
         A piece is as many whole batches as fit into `buffer`, which is overwritten. The call stops after the batch that
         fills the map, and before a batch that does not fit into the buffer or goes beyond `end` or the file. The pieces
@@ -84,7 +84,7 @@ class NewestRecords:
     def end_segment(self, next_base: int) -> None:
         """Note that a segment was scanned to its end, and the next starts at `next_base`, unless the map is full."""
     def has(self, key: ReadableBuffer) -> bool:
-        """Return whether a key has a record that supersedes all those below the first dirty offset."""
+        """Return whether a key has a dirty record, which supersedes all its records below the first dirty offset."""
     def is_superseded(self, ordinal: int) -> bool:
         """Return whether a scanned record is superseded."""
     def is_tombstone(self, ordinal: int) -> bool:

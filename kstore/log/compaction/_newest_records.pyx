@@ -203,7 +203,7 @@ cdef class NewestRecords:
     def scan(self, int fd, int64_t position, int64_t end, buffer not None: ReadableBuffer,
              CleanedTransactions transactions not None, *, path: str,
              max_decompressed_bytes: int | None = None) -> tuple[int, bytes]:
-        """Read and take the batches of `[position, end)` of a file by pieces. Return (where it stopped, the pieces).
+        """Read and take the batches of `[position, end)` of a file in pieces. Return (where it stopped, the pieces).
 
         A piece is as many whole batches as fit into `buffer`, which is overwritten. The call stops after the batch that
         fills the map, and before a batch that does not fit into the buffer or goes beyond `end` or the file. The pieces

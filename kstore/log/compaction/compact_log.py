@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-# A dry run has one round, as it cannot continue from a round's output: so its map holds all keys.
+# A dry run writes nothing from which a second round could continue, so its map must hold all keys.
 TRIAL_KEYS = (1 << 32) - 1
 
 

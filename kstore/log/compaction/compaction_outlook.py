@@ -54,7 +54,7 @@ class CompactionOutlook:
     """Bytes of the segments that are dirty and may be cleaned now."""
 
     ratio: float | None
-    """`cleanable_bytes` divided by the sum of both, which must exceed `min.cleanable.dirty.ratio`; None if both are 0."""
+    """`cleanable_bytes` divided by the sum of both; must exceed `min.cleanable.dirty.ratio`. None if both are 0."""
 
     held_offset: int | None
     """The offset of the record that `min.compaction.lag.ms` waits for; None if it waits for none."""

@@ -91,7 +91,7 @@ def clean(
     """Do what `compact` does, in a block of `writer.cleaning.running()`."""
     if _has_nothing_dirty(writer, dirtiness):
         return nothing(dirtiness.first_dirty_offset, dry_run=False)
-    # The new segments, which are synced, must not outlive records below them that a power cut loses.
+    # Before new segments, which are synced, replace old ones, everything below their end must be on the disk, too.
     writer.housekeeping.flush(dirtiness.first_uncleanable_offset, indexes=True)
     housekeeper = writer.housekeeping.housekeeper
     if housekeeper.first_dirty(writer.partition) is None:

@@ -1,4 +1,4 @@
-"""The last stable offset: the first of the earliest open transaction, else the log's end (SEMANTICS 0.2, 9.13)."""
+"""The last stable offset: the earliest open transaction's first offset, else the log's end (SEMANTICS 0.2, 9.13)."""
 
 from typing import final
 

@@ -48,9 +48,10 @@ class ProducerTable:
     ) -> tuple[int, int]:
         """Write as many of several data batches as fit into one write. Return (code, bytes taken).
 
-        Batches from `first_offset` on are staged, up to the first that the log already has or that is refused. `commit`
-        (an appender's) writes them, up to the first that needs a new segment; the written ones are published. If the
-        very first is a repeated or refused batch, nothing is taken, and `stage` says which. Compiled, like `write`.
+        The first batch gets `first_offset`. Batches are staged up to the first that the log already has or that is
+        refused. `commit` (an appender's) writes them, up to the first that needs a new segment; the written ones are
+        published. If the very first is repeated or refused, nothing is taken, and `stage` says which. Compiled, like
+        `write`.
         """
     def publish(self) -> None:
         """Apply the staged batches, whose bytes are in the log now (SEMANTICS 9.4)."""
@@ -61,7 +62,7 @@ class ProducerTable:
     ) -> int:
         """Write the staged batches with `commit` (an appender's); publish them if written, else drop them.
 
-        Return the code. Compiled, so that no interrupt can come between the write and `publish`.
+        Return the code of `commit`. Compiled, so that no interrupt can come between the write and `publish`.
         """
     def replay(
         self, fd: int, position: int, end: int, start_offset: int, path: str | None = None
@@ -69,14 +70,14 @@ class ProducerTable:
         """Apply the batches of `[position, end)` of a file from `start_offset` on, as a follower (SEMANTICS 9.26).
 
         Stop at the first bytes that are no whole, framed batch. Skip a control batch that does not parse. Return the
-        transactions that were aborted in them, as `aborted` does. Raises `StorageError`.
+        transactions that these batches abort, as `aborted` does. Raises `StorageError`.
         """
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without open transaction, silent for `expiration_ms` (SEMANTICS 9.21). Return how many."""
+        """Forget producers silent for `expiration_ms`, unless in a transaction (SEMANTICS 9.21). Return how many."""
     def snapshot(self) -> bytes:
         """Return the contents of a snapshot file (FORMAT 10), sorted by producer id."""
     def load(self, data: bytes, now_ms: int, expiration_ms: int) -> bool:
-        """Load a snapshot, without expired producers (SEMANTICS 9.26). Return False, unchanged, if it is not sound."""
+        """Load a snapshot, without expired producers (SEMANTICS 9.26). Change nothing and return False if unsound."""
     def states(self) -> list[tuple[int, int, int, int, int, tuple[tuple[int, int, int, int, int], ...]]]:
         """Return all producers, sorted by id: (id, epoch, coordinator epoch, timestamp, open transaction, batches).
 

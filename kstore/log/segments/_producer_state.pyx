@@ -470,7 +470,7 @@ cdef class ProducerTable:
             try:
                 if self.stage(view, position, offset, origin, None) is not None:
                     break
-            except ValueError:  # every refusal is one; the batch is refused again when its turn comes
+            except ValueError:  # a refusal of any kind; the batch is refused again when its turn comes
                 break
             offset += load32(held.p + position + LAST_OFFSET_DELTA_AT) + 1
             position += <Py_ssize_t> load32(held.p + position + BATCH_LENGTH_AT) + LOG_OVERHEAD
@@ -508,7 +508,7 @@ cdef class ProducerTable:
               bint follower) -> int:
         """Write the staged batches with `commit` (an appender's); publish them if written, else drop them.
 
-        Return the code. Compiled, so that no interrupt can come between the write and `publish`.
+        Return the code of `commit`. Compiled, so that no interrupt can come between the write and `publish`.
         """
         cdef int code = -1
         try:
@@ -624,7 +624,7 @@ cdef class ProducerTable:
         return data
 
     def load(self, bytes data not None, int64_t now_ms, int64_t expiration_ms) -> bool:
-        """Load a snapshot without expired producers (SEMANTICS 9.26). If it is unsound, change nothing; return False."""
+        """Load a snapshot, without expired producers (SEMANTICS 9.26). Change nothing and return False if unsound."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(data)
         cdef Py_ssize_t i
         cdef int32_t n

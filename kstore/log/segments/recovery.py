@@ -154,7 +154,7 @@ def load(
         if segment.base_offset in unindexed:
             if segment.base_offset in swapped and loader.index_swapped(number):
                 continue
-            # If the log is scanned anyhow, no segment is kept behind a gap (unlike SEMANTICS 8.19).
+            # If the log is scanned anyway, no segment is kept after a gap (unlike SEMANTICS 8.19).
             doubtful = not clean and number >= loader.first_to_recover()
             loader.recover(number, loaded=number, drop_later=doubtful)
             continue

@@ -484,7 +484,7 @@ class Segment:
         openfiles.opened(self, 0)
 
     def renew(self, size_bytes: int) -> None:
-        """Use the new files at the paths: sealed, synced, of `size_bytes`. Readers may hold this object."""
+        """Switch to the files now at the paths: sealed, synced, a log of `size_bytes`. Readers may hold this object."""
         self.is_active = self.pinned = self.unsynced = self.times_doubted = False
         self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
         self._offset_index = self._time_index = None

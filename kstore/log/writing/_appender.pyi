@@ -167,18 +167,19 @@ class Appender(ActiveEnd):
         *,
         headers: bytes | None = None,
     ) -> bytearray:
-        """Return the batch that `append` would write for this record, without its offset; with numbers if given.
+        """Return the batch that `append` would write for this record, without its offset.
 
-        `headers` are as `encode_headers` returns them.
+        Has a producer's numbers if given. `headers` are as `encode_headers` returns them.
         """
     def commit(self, buffer: ReadableBuffer, position: int, follower: bool, rolled: bool = False) -> tuple[int, int]:
         """Append the whole v2 batches of a writable `buffer` from `position` on. Return (code, bytes taken).
 
         As leader (SEMANTICS 1.19, 3.6), each batch is its own append and gets its offset and leader epoch in place; a
         code other than DONE says what has to be done before the next batch. As `follower`, all bytes are one append
-        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: it has just
-        got a new segment, which tiny index files leave full. The caller holds the log's mutex and has set `busy`; the
-        GIL is released for the write. Raises `StorageError`; then none of the batches of this call is in the log.
+        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: a new segment
+        was just started for it, and tiny index files count as full even when empty. The caller holds the log's mutex
+        and has set `busy`; the GIL is released for the write. Raises `StorageError`; then none of the batches of this
+        call is in the log.
         """
     def should_roll(self, buffer: ReadableBuffer, follower: bool) -> int:
         """Return the `Code` of the roll that the v2 batches in `buffer` need first (SEMANTICS 2.2), or DONE.

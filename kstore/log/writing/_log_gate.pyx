@@ -59,7 +59,7 @@ cdef class Gate:
             self.mutex.release()
 
     cdef int _leave(self) except -1:
-        # An interrupt in `stopped` leaves the appender busy. The next append then enters the gate, which calls it again.
+        # An interrupt in `stopped` leaves the appender busy; the next append enters the gate, which calls it again.
         try:
             self.appender.busy = self.stopped()
         finally:

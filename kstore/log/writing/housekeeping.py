@@ -142,7 +142,7 @@ class Housekeeping:
         recovery point: an opening treats a recovery point inside a gap as damage.
         """
         # An append with sync=True waits for this function. During a sync its code drops out of the processor's caches,
-        and each call that it makes then takes half a microsecond. So it makes few calls.
+        # and each call that it makes then takes half a microsecond. So it makes few calls.
         writer, turn = self.writer, self._turn
         names = self._names_made
         target = writer.log_end_offset if offset is None else offset
@@ -167,7 +167,7 @@ class Housekeeping:
     def has_flushed(self, target: int, indexes: bool, names: int = 0) -> bool:
         """Return whether everything below `target` is on the disk, and the first `names` changes of directories.
 
-        The names of the segments that hold records below `target` always are, by the invariant of the recovery point.
+        The invariant of the recovery point covers the names of the segments that hold records below `target`.
         """
         self.writer.refuse_if_unusable()
         point = self._indexed if indexes else self.recovery_point
@@ -180,7 +180,7 @@ class Housekeeping:
         self.write_later()
 
     def sync(self, offset: int | None = None, *, indexes: bool = True) -> None:
-        """Sync the segments from the recovery point's to that of `offset` (None: the log end).
+        """Sync the segments from the one with the recovery point to the one with `offset` (None: the log end).
 
         Called by one thread at a time, and while nothing is cut.
         """
@@ -396,7 +396,10 @@ class Housekeeping:
 
     @property
     def due_ms(self) -> int:
-        """When work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`. A roll's flush is due immediately."""
+        """When work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`.
+
+        A roll's flush is not counted: it is due immediately.
+        """
         due = min((due_ms for due_ms, _ in self._unlinks), default=NEVER)
         if self._watches_producers:
             due = min(due, self._expired_ms + self.writer.producers.expiry.check_ms)
@@ -464,7 +467,7 @@ class Housekeeping:
                     self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
-        """Flush `flush.ms` after the last flush (SEMANTICS 12.5). Return the milliseconds to the next, None for never."""
+        """Flush if `flush.ms` is over (SEMANTICS 12.5). Return the milliseconds to the next flush; None for never."""
         writer = self.writer
         flush_ms = writer.config.flush_ms
         if flush_ms >= NEVER:

@@ -124,7 +124,7 @@ def decide(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: i
 
 
 def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> Outlook | None:
-    """Return why the first of `segments`, which are those that stay, is not deleted; None without segments."""
+    """Return why the first of `segments`, the segments that stay, is not deleted; None without segments."""
     if not segments:
         return None
     first = segments[0]

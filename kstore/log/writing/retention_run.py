@@ -136,7 +136,7 @@ def _info(writer: Writer, segment: Segment, decision: Deletion) -> SegmentInfo:
 def _write_start(writer: Writer) -> bool:
     """Write the log start to its file. Return False on a full disk, where the deletion frees space for it.
 
-    The names of the segments that stay are synced before. Otherwise a power cut could keep the renames of deleted
+    The names of the segments that stay are synced first. Otherwise a power cut could keep the renames of deleted
     segments and lose the name of a new one, and the recovery point would promise records that no segment has.
     """
     try:

@@ -74,7 +74,7 @@ def _cut_locked(
         for segment in reversed(dropped):
             writer.delete_locked(segment)
         if dropped:
-            fs.sync_directory(writer.directory)  # otherwise a power cut may bring them back after what is appended here
+            fs.sync_directory(writer.directory)  # otherwise a power cut may bring them back after new records
         kept[-1].truncate_to(offset, position, writer.now())
         writer.attach_locked(offset)
         writer.housekeeping.gap = Gap(data_end, offset)

@@ -46,7 +46,7 @@ class Writer:
 
     An `openfiles.Holder` of the active segment's descriptors: a parked log has none, and entering the gate opens them
     again. `on_storage_error` is called once for each disk error in a change of the log (an append, a flush, a roll, a
-    checkpoint), never for an error of a reader. It is called in the thread that met the error, with locks of this log
+    checkpoint), never for an error of a reader. It is called in the thread that got the error, with locks of this log
     held: it may note the error and wake other threads, and must not use the log.
     """
 
@@ -146,7 +146,7 @@ class Writer:
         """One past the last batch; below the log end after a truncation inside a batch (SEMANTICS 11.4).
 
         0 while segments and log end do not match (`is_unsettled`): readers may then see fewer batches than the log end
-        says, and in the end the last one may lie below the log start (SEMANTICS 11.4).
+        says, and afterwards the last one may lie below the log start (SEMANTICS 11.4).
         """
         while True:
             version = self.guard.version
@@ -222,7 +222,7 @@ class Writer:
 
     def _enter(self) -> None:
         self.refuse_if_unusable()
-        self.append_epochs.before = None  # epochs that an earlier append has entered stay
+        self.append_epochs.before = None  # the epochs of earlier appends are kept
         if self.appender.parked:
             self._resume()
 
@@ -402,9 +402,10 @@ class Writer:
     def take_in_locked(self, places: Sequence[tuple[Callable[[Segment], int], int]]) -> None:
         """Add whole segments at the log end; the first replaces the empty active segment.
 
-        Each place is (`place`, next offset): `place(segment)` moves the files of one segment to its paths and returns
-        the size of its log. The first segment stays the object that readers hold, and all become visible at the same
-        time. Nothing is synced here. If it raises, the log refuses writes, as its files are in an unknown state.
+        Each item of `places` is (`place`, next offset): `place(segment)` moves the files of one segment to its paths
+        and returns the size of its log; the next offset is one past the segment's last. The first segment stays the
+        object that readers hold, and all become visible at the same time. Nothing is synced here. If it raises, the log
+        refuses writes, as its files are in an unknown state.
         """
         first = segment = self.active
         before = self.segments.items
@@ -438,7 +439,7 @@ class Writer:
     def _undo_roll(self, before: SegmentList, new: Segment, next_offset: int) -> None:
         """Make the old segment the active one again, and delete the files of the new one.
 
-        They must not stay: appends to the old segment pass the base offset in their names.
+        The new files must not stay: appends to the old segment will pass the base offset in their names.
         """
         try:
             self.segments = before
