@@ -71,10 +71,10 @@ def compact(
 ) -> CompactionStats:
     """Clean the dirty part of a log from `dirtiness.first_dirty_offset` to `first_uncleanable_offset`: one round.
 
-    `throttle(bytes)` is called with the bytes of each read and write, `progress(done, total)` with the bytes that both
-    passes have read or skipped, and will have at the end. The first-dirty line is written at the end. Raises
-    `CleaningAbortedError` if the log's cleaning is not idle or is aborted; `CorruptRecordError` and `StorageError`,
-    with the log unchanged; the failure is kept in `writer.cleaning.failure`.
+    `throttle(bytes)` is called with the bytes of each read and write, `progress(done, total)` with the bytes done so
+    far and in total; both count the reads of the two passes, skipped ones included. The first-dirty line is written at
+    the end. Raises `CleaningAbortedError` if the log's cleaning is not idle or is aborted; `CorruptRecordError` and
+    `StorageError`, with the log unchanged; the failure is kept in `writer.cleaning.failure`.
     """
     with writer.cleaning.running():
         return clean(writer, dirtiness, limits, throttle=throttle, progress=progress)

@@ -403,7 +403,7 @@ class Segment:
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
     def _with_inner_base(self, place: _log_search.BatchPlace) -> _log_search.BatchPlace:
-        """Return the place with its base offset, which is inside: an old-format wrapper's own offset is its last."""
+        """Return an old-format place with its base offset: a wrapper's own offset is its last; the first is inside."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
         return place._replace(base_offset=batch.base_offset)

@@ -18,7 +18,7 @@ class Turn:
     def take(self) -> None:
         """Wait for the turn and take it; threads that call this get it in the order of their calls."""
     def gather(self) -> None:
-        """Wait briefly, with the turn, until as many threads wait as at the last sync, to serve them all by this sync.
+        """With the turn, wait briefly until as many threads wait as after the last sync, to serve them all together.
 
         They have just been woken, and are about to append again. Without other threads there is no waiting; if they do
         not come back, there is none the next time.

@@ -143,7 +143,7 @@ class Writer:
 
     @property
     def data_end_offset(self) -> int:
-        """One past the last batch; below the log end after a truncation inside a batch (SEMANTICS 11.4).
+        """The log end; after a truncation inside a batch, one past the last batch, which is below it (SEMANTICS 11.4).
 
         0 while segments and log end do not match (`is_unsettled`): readers may then see fewer batches than the log end
         says, and afterwards the last one may lie below the log start (SEMANTICS 11.4).
