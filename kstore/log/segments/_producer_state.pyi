@@ -50,8 +50,7 @@ class ProducerTable:
 
         The first batch gets `first_offset`. Batches are staged up to the first that the log already has or that is
         refused. `commit` (an appender's) writes them, up to the first that needs a new segment; the written ones are
-        published. If the very first is repeated or refused, nothing is taken, and `stage` says which. Compiled, like
-        `write`.
+        published. If the very first is repeated or refused, nothing is taken, and `stage` says which. Compiled.
         """
     def publish(self) -> None:
         """Apply the staged batches, whose bytes are in the log now (SEMANTICS 9.4)."""

@@ -443,8 +443,7 @@ cdef class ProducerTable:
 
         The first batch gets `first_offset`. Batches are staged up to the first that the log already has or that is
         refused. `commit` (an appender's) writes them, up to the first that needs a new segment; the written ones are
-        published. If the very first is repeated or refused, nothing is taken, and `stage` says which. Compiled, like
-        `write`.
+        published. If the very first is repeated or refused, nothing is taken, and `stage` says which. Compiled.
         """
         cdef Py_ssize_t position = 0, taken = 0
         cdef int code = -1

@@ -140,8 +140,7 @@ class ProducerState:
 
         Creating its file takes longer than the rest of an opening after a crash. So if the last segment's snapshot has
         no producers, it waits for `write_waiting` or for the next snapshot: the next opening would find the same again.
-        An earlier segment's snapshot is written, since later segments may have producers, and an opening without any
-        snapshot would not search for them.
+        Other snapshots do not: a later segment may have producers, and an opening without snapshots would miss them.
         """
         self.end_offset = end_offset
         may_wait = is_last and len(self.table) == 0 and self._unwritten is None

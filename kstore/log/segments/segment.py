@@ -441,9 +441,8 @@ class Segment:
     def scan_flushed(self, position: int, end: int, flushed_end: int, **scan: Any) -> _log_scan.ScanResult:
         """Run `scan`, knowing that flushed data ends at offset `flushed_end`.
 
-        A batch ends there, too, unless the log was cut there. A log that was cut inside a batch, and then appended to,
-        has a gap up to `flushed_end` (SEMANTICS 11.4). If it was closed since, it ends at `flushed_end`, and a gap up
-        to there is damage.
+        A batch ends there, too, unless the log was cut there. A log cut inside a batch, and then appended to, has a gap
+        up to there (SEMANTICS 11.4). If it was closed since, it ends at `flushed_end`, and a gap up to there is damage.
         """
         result = self.scan(position, end, flushed_end=flushed_end, **scan)
         if result.stop != "gap" or self.indexes_look_trimmed():

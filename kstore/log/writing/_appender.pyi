@@ -176,10 +176,9 @@ class Appender(ActiveEnd):
 
         As leader (SEMANTICS 1.19, 3.6), each batch is its own append and gets its offset and leader epoch in place; a
         code other than DONE says what has to be done before the next batch. As `follower`, all bytes are one append
-        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: a new segment
-        was just started for it, and tiny index files count as full even when empty. The caller holds the log's mutex
-        and has set `busy`; the GIL is released for the write. Raises `StorageError`; then none of the batches of this
-        call is in the log.
+        with the offsets that they carry. With `rolled`, the first append is not checked for a roll again: its segment
+        is new, but tiny index files count as full even when empty. The caller holds the log's mutex and has set `busy`;
+        the GIL is released for the write. Raises `StorageError`; then no batch of this call is in the log.
         """
     def should_roll(self, buffer: ReadableBuffer, follower: bool) -> int:
         """Return the `Code` of the roll that the v2 batches in `buffer` need first (SEMANTICS 2.2), or DONE.

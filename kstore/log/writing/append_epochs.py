@@ -24,7 +24,7 @@ class AppendEpochs:
         self._appender = appender
         self._directory = directory
         self.role: FollowerRole | None = None
-        self.before: tuple[tuple[EpochEntry, ...], int, bool, int] | None = None  # state before a change inside the gate
+        self.before: tuple[tuple[EpochEntry, ...], int, bool, int] | None = None  # state before a change in the gate
         self.take_latest()
 
     def assign(self, leader_epoch: int | None, next_offset: int) -> None:
