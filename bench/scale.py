@@ -2,7 +2,7 @@
 
 Each question makes a store or a log of several sizes and measures each in fresh processes, one at a time. What fills it
 ends by `os._exit`, as in a crash, and the next process opens what is left. A
-table is printed for each question; with `--write` it goes into docs/scale.md, between the question's two markers.
+table is printed for each question; with `--write` it goes into bench/results/scale.md, between the question's two markers.
 
 A cell is processor time (user and system, all threads of the process) and behind it, in brackets, the time by the
 clock, which other tasks of the machine lengthen. The last row is the exponent x of "grows as size ** x" between the two
@@ -29,7 +29,7 @@ from pathlib import Path
 
 from scale_questions import QUESTIONS, Cell, Question, run_phase
 
-PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+PAGE = Path(__file__).parent / "results" / "scale.md"
 Row = dict[str, Cell]
 
 
@@ -98,7 +98,7 @@ def main(arguments: Iterable[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; all by default")
     parser.add_argument("--up-to", type=int, default=10**12, metavar="N", help="leave larger sizes out")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into bench/results/scale.md")
     parser.add_argument("--directory", help="where the stores are made, for a while; the system's own by default")
     chosen = parser.parse_args(list(arguments))
     if unknown := set(chosen.questions) - set(QUESTIONS):
