@@ -64,9 +64,9 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("parsers") / "parsers.cpp"
     source.write_text(
         '#include "checked_pointers.hpp"\n#define KS_INLINE static inline\n'
-        + checked(wire_h[wire_h.index("/* ---- varints") : wire_h.rindex("#endif")])
-        + checked(between(record_h, "enum ks_fault", "/* ---- a record written"))
-        + checked(between(cleaned_c, "/* As KS_READ_SHORT", "/* What rebuilding a batch"))
+        + checked(wire_h[wire_h.index("static inline uint64_t ks_zigzag") : wire_h.rindex("#endif")])
+        + checked(between(record_h, "enum ks_fault", "KS_INLINE int64_t ks_short_size"))
+        + checked(between(cleaned_c, "#define KS_READ_SHORTEST", "typedef struct {\n    const uint8_t *p, *run"))
         + MAIN
     )
     program = source.with_suffix("")
