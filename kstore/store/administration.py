@@ -79,7 +79,7 @@ class Administration:
             before = metadata.config
             changed = before.replace(**{name: getattr(named, name) for name in named.explicit})
             changed.check_for_writing()
-            # The settings of a refused topic are unknown, so its logs keep theirs.
+            # The settings of a refused topic are unknown, so its logs keep their settings.
             refused = {topic for topic in metadata.table.topics if metadata.refusal(topic) is not None}
             for topic in metadata.table.topics.keys() - refused:
                 changed.for_topic(metadata.overrides(topic)).check_for_writing()
@@ -91,7 +91,7 @@ class Administration:
             self._configure_logs(manager, known)
 
     def _caution(self, topic: str, overrides: Mapping[str, str], before: LogConfig) -> None:
-        """Warn of the effects of a topic's new settings, but not of those that the old ones or the store's have."""
+        """Warn about a topic's new settings, except for warnings that its old settings or the store's cause, too."""
         config, broker = self._metadata.config, self._metadata.broker
         earlier = {*before.warnings(broker), *config.warnings(broker)}
         warnings = config.for_topic(overrides).warnings(broker)
@@ -105,7 +105,7 @@ class Administration:
         manager.wake_flush(0)
 
     def _checked(self, overrides: Mapping[str, object], named: Mapping[str, object]) -> dict[str, str]:
-        """Return a topic's settings as text; raise unless each is known and in range, and all fit the store's."""
+        """Return a topic's settings as text; raise if one is unknown, out of range, or does not fit the others."""
         check_known(named, TOPIC_NAMES)
         resolved = self._metadata.config.for_topic(overrides)
         resolved.check_for_writing()
@@ -178,7 +178,7 @@ class Administration:
         return found
 
     def _ensure_topic_id(self, topic: str) -> uuid.UUID:
-        """Return a topic's id; if it has none, give it that of its record, or a new one."""
+        """Return a topic's id; if it has none, give it the id of its record or a new id."""
         partitions = self._metadata.catalog.partitions(topic)
         topic_id = id_on_disk(partitions)
         if topic_id is None:
@@ -207,9 +207,9 @@ class Administration:
     def copy_topic(
         self, topic: str, topic_id: uuid.UUID, count: int, numbers: Iterable[int], config: Mapping[str, object]
     ) -> None:
-        """Make a topic as its leader has it: this id, these settings, `count` partitions, and `numbers` of them here.
+        """Make a topic with its leader's id, settings and partition count; only partitions in `numbers` are made here.
 
-        Existing partitions are kept; after a crash the same call does the rest. For followers only.
+        Existing partitions are kept. If a crash interrupts the call, a repeated call finishes it. For followers only.
         """
         manager, metadata = self._logs.writing(), self._metadata
         names.check_topic(topic)
@@ -266,7 +266,7 @@ class Administration:
             self._groups.forget_topic(topic, topic_id)
 
     def remove_topic(self, topic: str) -> None:
-        """Delete a topic's partitions and its record, in a follower too; groups keep their positions in it."""
+        """Delete a topic's partitions and its record, also in a follower; groups' positions in the topic are kept."""
         manager, metadata = self._logs.writing(), self._metadata
         with metadata.changing:
             partitions = metadata.catalog.partitions(topic)
@@ -286,7 +286,8 @@ class Administration:
     def finish_interrupted(self) -> None:
         """Finish what a crash interrupted: topics that were being created or deleted.
 
-        A topic is refused if its record may be that of a former topic, since no id of its partitions can be read.
+        If all existing `partition.metadata` files of a topic are malformed, its partitions are refused: the record may
+        belong to a former topic of the same name.
         """
         manager, metadata = self._logs.writing(), self._metadata
         for topic, record in list(metadata.table.topics.items()):
@@ -323,7 +324,7 @@ def _refuse(entries: Iterable[Entry], error: StorageError) -> None:
 
 
 def _write_topic_id(entries: Iterable[Entry], topic_id: uuid.UUID) -> None:
-    """Write a topic's id into those of its partitions that have none."""
+    """Write a topic's id into its partitions that have no id."""
     for entry in entries:
-        if fs.exists(entry.path):  # a partition that is missing is refused
+        if fs.exists(entry.path):  # a missing partition has no directory; `find_missing` marks it as refused
             checkpoint.ensure_partition_metadata(entry.path, topic_id)

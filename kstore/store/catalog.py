@@ -1,8 +1,8 @@
 """The contents of a store's directories: topics, their partitions, and directories to be removed.
 
-Reads directory names, and makes the entries that hold the store's open logs; opens no log. Invariant: whatever is not a
-partition is skipped with a warning, never touched, and never keeps the rest from being used (Kafka refuses to start;
-see compatibility.md).
+Reads directory names, and makes the entries that hold the store's open logs; opens no log. Invariant: anything that is
+not a partition is skipped with a warning and never changed, and the partitions can still be used (Kafka refuses to
+start; see compatibility.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_PARTITIONS = frozenset({"remote-log-index-cache"})
 
 
 class Entry:
-    """One partition of a store: where it is, and its log if it is open, or why it cannot be opened."""
+    """One partition of a store: its directory, its log if that is open, and why the log cannot be opened."""
 
     __slots__ = ("failure", "log", "opening", "partition", "root", "topic", "trusted", "waits")
 
@@ -44,7 +44,7 @@ class Entry:
         self.failure: KStoreError | None = None
         self.waits: KStoreError | None = None  # why the last opening failed; it is retried
         self.opening = threading.Lock()
-        self.trusted = False  # whether it was not written since a clean shutdown
+        self.trusted = False  # whether its log was not written since a clean shutdown
 
     @property
     def path(self) -> str:
@@ -65,9 +65,9 @@ def is_deleted(entry: Entry) -> bool:
 
 
 def is_half_made(entry: Entry) -> bool:
-    """Return whether another process may not have finished making a partition, for instance its topic id.
+    """Return whether another process may still be making a partition, for instance writing its topic id.
 
-    This is so if its directory has changed in the last second, or has just been removed.
+    True if the partition's directory has changed in the last second or does not exist.
     """
     try:
         return time.time_ns() - fs.stat(entry.path).st_mtime_ns < _MAKING_NS
@@ -77,7 +77,7 @@ def is_half_made(entry: Entry) -> bool:
 
 @dataclass(slots=True)
 class Listing:
-    """The contents of the directories: partitions, those to be removed, other names, and partitions in two places."""
+    """The contents of the directories: partitions, directories to be removed, other names, partitions in two roots."""
 
     entries: list[Entry] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)  # paths of `-delete` directories
@@ -88,8 +88,8 @@ class Listing:
 def look(roots: Iterable[str]) -> Listing:
     """List the partition directories of each root (SEMANTICS 8.2).
 
-    The metadata topic is the broker's, and left out. A partition in two roots is listed once, and both roots are named.
-    A symbolic link is skipped wherever it leads: its target is in no directory that the caller named.
+    The broker's metadata topic is left out. A partition in two roots is listed once, and `doubles` has both roots.
+    Symbolic links are skipped: their targets may be outside of the directories that the caller named.
     """
     listing = Listing()
     seen: dict[tuple[str, int], Entry] = {}
@@ -152,7 +152,7 @@ class Catalog:
                 del self._by_metric[names.metric_name(topic)]
 
     def drop(self, entries: Iterable[Entry]) -> None:
-        """Remove partitions, and a topic with its last one."""
+        """Remove partitions, and topics that have none left."""
         for entry in entries:
             left = {n: e for n, e in self.by_topic.get(entry.topic, {}).items() if e is not entry}
             if left:
@@ -200,7 +200,7 @@ class Catalog:
 
 
 class Watch:
-    """A catalog that follows the changes of another process to the directories, for a store that only reads.
+    """A catalog for a store that only reads, updated when another process has changed the directories.
 
     Thread-safe.
     """
@@ -214,7 +214,7 @@ class Watch:
         self._looking = threading.Lock()
 
     def look_again(self) -> None:
-        """Read the directories again, whether they seem to have changed or not."""
+        """Read the directories again, even if they seem unchanged."""
         self._changed_ns = ()
         self.refresh()
 
@@ -228,7 +228,7 @@ class Watch:
             self.looks += 1
             self.passed_over = listing.passed_over
             present = {(entry.key, entry.root) for entry in listing.entries}
-            # A partition that is refused because its directory is missing is kept until there is one.
+            # A partition that is refused because its directory is missing is kept until the directory exists.
             gone = [
                 entry
                 for entry in self.catalog.entries()
@@ -243,7 +243,7 @@ class Watch:
 def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """Return the canonical paths of a store's directories.
 
-    Raises `ConfigError` if there is none, if one is empty, or if one is named twice (SEMANTICS 13.1).
+    Raises `ConfigError` if there is no path, if a path is empty, or if a directory is named twice (SEMANTICS 13.1).
     """
     if not isinstance(paths, str | os.PathLike | Iterable):
         raise TypeError(f"paths must be a log directory or an iterable of them, not {type(paths).__name__}")

@@ -1,8 +1,8 @@
-"""`Cleaner`: which logs of a store are cleaned and when, as Kafka's cleaner threads choose (SEMANTICS 7.1 to 7.6).
+"""`Cleaner`: decides which logs of a store are cleaned and when, as Kafka's cleaner threads do (SEMANTICS 7.1 to 7.6).
 
 Selects the dirtiest log, has `log.compaction` clean it, and runs retention on the logs whose policy has `compact`.
-Invariant: a pass delays nothing else. In the background it has its own threads, and closing the store ends it within
-one chunk of a file.
+Invariant: a pass delays nothing else: background passes have their own threads, and closing the store ends a pass
+within one chunk of a file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CLEANER = "cleaner"
 """The scheduler's task that runs a pass of the cleaner."""
 
 _EXIT_SECONDS = 10.0  # how long the interpreter's exit waits for a cleaning to be aborted
-KEY_BYTES = 24  # of a key in Kafka's offset map: 16 bytes of hash, 8 of offset (SEMANTICS 7.9)
+KEY_BYTES = 24  # per key in Kafka's offset map: 16 bytes of hash, 8 of offset (SEMANTICS 7.9)
 
 
 class Host(Protocol):
@@ -82,12 +82,12 @@ def limits_of(broker: BrokerConfig, max_batch_bytes: int) -> CleanerLimits:
 class Cleaner:
     """The cleaner of a store. Thread-safe; each of its threads cleans one log at a time.
 
-    A failed cleaning is noted with the manager's failures and kept by the log. The next pass tries the log again; the
-    failure delays no other log.
+    If a cleaning fails, the manager's `failures` and the log keep the error. The next pass tries the log again; no
+    other log is delayed.
     """
 
     def __init__(self, metadata: Metadata, host: Host, *, clock: Callable[[], int] | None) -> None:
-        """`host` is held weakly. `clock` is that of the store, None for the system's."""
+        """`host` is held weakly. `clock` is the store's clock; None is the system's."""
         broker = host.broker
         self.threads = broker.log_cleaner_threads if broker.log_cleaner_enable else 0
         self._metadata = metadata
@@ -101,13 +101,13 @@ class Cleaner:
         self._one_segment: set[Entry] = set()
         self._schedulers: list[Scheduler] = []
         self._stopping = False
-        self.seconds = Histogram(RUN_SECONDS)  # of each cleaning of a log that was not aborted
+        self.seconds = Histogram(RUN_SECONDS)  # of each successful cleaning
         _all.add(self)
 
     # Running.
 
     def start(self, shared: Scheduler, *, background: bool, delay_ms: int) -> None:
-        """Run passes after `delay_ms` and whenever they are due: in the cleaner's own threads, or in `shared`."""
+        """Schedule the passes, the first after `delay_ms`, in the cleaner's own threads or, without these, in `shared`."""
         for _ in range(self.threads if background else 0):
             scheduler = Scheduler(self._clock, name="kstore-cleaner")
             scheduler.every(CLEANER, weak_method(self.run), self._backoff_ms, delay_ms)
@@ -122,9 +122,9 @@ class Cleaner:
             scheduler.run_due()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Start no more cleaning, abort the running ones, and wait until their threads have ended.
+        """Start no more cleanings, abort the running ones, and wait until the cleaner's threads have ended.
 
-        Waits for each thread for `timeout` seconds at most.
+        Waits at most `timeout` seconds for each thread.
         """
         self._stopping = True
         self._throttle.stop()
@@ -133,7 +133,7 @@ class Cleaner:
 
     @property
     def failures(self) -> Mapping[str, Failure]:
-        """The failures of the cleaner's own threads other than failed cleanings of a log."""
+        """The failures in the cleaner's own threads, except failed cleanings of a log."""
         return {name: failure for scheduler in self._schedulers for name, failure in scheduler.failures.items()}
 
     @property
@@ -143,10 +143,10 @@ class Cleaner:
         return {CLEANER: min(due)} if due else {}
 
     def run(self) -> int | None:
-        """Run one pass: clean the dirtiest log until none is eligible, then retention (SEMANTICS 7.5).
+        """Run one pass: clean the dirtiest log until no log is eligible, then run retention (SEMANTICS 7.5).
 
-        Returns the milliseconds until the next pass. A log whose cleaning fails is left to the next pass, and so is one
-        that another thread pauses.
+        Returns the milliseconds until the next pass. If the cleaning of a log fails, or another thread pauses it, the
+        log waits for the next pass.
         """
         host = self._host()
         left: set[Entry] = set()
@@ -163,9 +163,9 @@ class Cleaner:
         return None
 
     def retains(self, entry: Entry) -> bool:
-        """Return whether the cleaner's passes run retention on a log (SEMANTICS 6.18): if its policy has `compact`.
+        """Return whether the cleaner's passes run retention on a log: if it is open and has `compact` (SEMANTICS 6.18).
 
-        A log that is not open is left to the retention task, since there is nothing to clean in it.
+        The retention task handles all other logs.
         """
         if not self.threads or entry.log is None or entry.log.closed:
             return False
@@ -174,7 +174,7 @@ class Cleaner:
     # Selecting (SEMANTICS 7.2, 7.3).
 
     def _take(self, host: Host, left: set[Entry]) -> Selected | None:
-        """Select the eligible log with the greatest ratio, and mark it as in progress; return None if there is none."""
+        """Select the eligible log with the greatest dirty ratio, and mark it as in progress; None if no log is eligible."""
         with self._lock:
             eligible = list(self._eligible(host, left))
             if not eligible:
@@ -210,7 +210,7 @@ class Cleaner:
                 yield Selected(entry, log, dirtiness)
 
     def _open(self, host: Host, entry: Entry) -> Log | None:
-        """Return the log of a partition, opened if necessary; None if it is closed and has no closed segment."""
+        """Return the log of a partition, opened if necessary; None if it is not open and has only one segment."""
         if entry.log is None or entry.log.closed:
             if entry in self._one_segment:
                 return None
@@ -222,9 +222,10 @@ class Cleaner:
         return host.log(entry)
 
     def _survey(self, log: Log, config: LogConfig, now_ms: int) -> Dirtiness | None:
-        """Return how dirty a log is; None if none of it is, its cleaning is not idle, or it refuses writes.
+        """Return how dirty a log is; None if it is clean, if it is being cleaned or paused, or if it refuses writes.
 
-        A first-dirty line outside of the log is rewritten immediately.
+        If the log's line in the cleaner's checkpoint has an offset outside of the log, the line is rewritten
+        immediately.
         """
         writer = HostedLog(log).writer
         if writer.cleaning.state is not State.NONE or writer.failure is not None:
@@ -248,7 +249,8 @@ class Cleaner:
         """Clean a log; return whether its first dirty offset has moved."""
         entry, log, dirtiness = selected
         try:
-            # The next write of the cleaner's checkpoint drops the partitions that are not here (SEMANTICS 7.7).
+            # The next write of the cleaner's checkpoint drops partitions that are not in this directory (SEMANTICS
+            # 7.7).
             hosted = {each.key for each in self._metadata.catalog.entries() if each.root == entry.root}
             host.disks.directories[entry.root].keep_first_dirty(hosted)
             config = self._metadata.config_of(entry.topic)
@@ -286,7 +288,7 @@ class Cleaner:
         return limits_of(self._broker, max(max_message_bytes, self._metadata.config.max_message_bytes))
 
     def pace(self, count: int) -> None:
-        """Count bytes that were read or written: sleep if they are too many, raise if the store is being closed."""
+        """Count bytes that were read or written: sleep if they exceed the limit, raise if the store is being closed."""
         if not self._stopping:
             self._throttle(count)
         if self._stopping:
@@ -302,6 +304,6 @@ _all: weakref.WeakSet[Cleaner] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """End the threads while they can still run: before the schedulers wait for them at the interpreter's exit."""
+    """End the threads at the interpreter's exit while they can still run, before the schedulers wait for them."""
     for cleaner in list(_all):
         cleaner.stop(_EXIT_SECONDS)

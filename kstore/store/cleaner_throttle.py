@@ -1,4 +1,4 @@
-"""`Throttle`: bounds how many bytes a second the cleaner's threads read and write together (SEMANTICS 7.27).
+"""`Throttle`: limits how many bytes per second all of the cleaner's threads read and write (SEMANTICS 7.27).
 
 Invariant: it holds its own lock and no other, so that only cleaning threads ever wait for it.
 """
@@ -18,7 +18,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class Throttle:
-    """Sleeps in the threads that call it, while together they exceed the limit. Thread-safe."""
+    """Makes the threads that call it sleep while together they exceed the limit. Thread-safe."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Throttle:
         self._observed = 0
 
     def __call__(self, count: int) -> None:
-        """Count bytes that were read or written; if a check is due, sleep for the excess since the last one."""
+        """Count bytes that were read or written; if a check is due, sleep for the excess since the last check."""
         with self._lock:
             self._observed += count
             elapsed_ns = self._clock() - self._since_ns
@@ -51,7 +51,7 @@ class Throttle:
             self._observed = 0
 
     def stop(self) -> None:
-        """Wake the sleeping thread, and let none sleep from now on."""
+        """Wake the sleeping thread, and let no thread sleep from now on."""
         self._stopped = True
         self._bell.put(None)
 

@@ -1,4 +1,4 @@
-"""`Store.compact`: cleans logs whatever their dirty ratios and lags."""
+"""`Store.compact`: cleans logs regardless of their dirty ratios and compaction lags."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compact(
                 limits=logs.writing().cleaner.limits(config.max_message_bytes),
                 progress=lambda done, total: _refuse_if_closed(metadata),
             )
-        except KStoreError as error:  # the others are cleaned all the same
+        except KStoreError as error:  # the other partitions are still cleaned
             metadata.refuse_if_closed()
             if topic is None and (is_deleted(entry) or isinstance(error, PolicyViolationError)):
                 continue  # deleted or reconfigured since the call started
@@ -63,7 +63,7 @@ def _entries(metadata: Metadata, topic: str | None) -> Iterable[Entry]:
 def _may_be_compacted(metadata: Metadata, topic: str) -> bool:
     try:
         return metadata.is_compacted(topic)
-    except StorageError:  # its settings are unknown: `compact` raises after the other topics
+    except StorageError:  # its settings are unknown: `compact` raises after it has cleaned the other topics
         return True
 
 

@@ -1,7 +1,7 @@
-"""Which log directory a new partition goes to: a decision, no I/O (SEMANTICS 13.3).
+"""Chooses the log directory of a new partition, without I/O (SEMANTICS 13.3).
 
-Only the number of partitions in each directory counts, neither their size nor their load. Directories are compared as
-text: the caller passes them all in one form.
+Only the number of partitions in each directory counts, not their size or load. Directories are compared as text, so the
+caller passes all of them in the same form.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ EVERY = "*"
 
 
 def order(roots: Sequence[str], counts: Mapping[str, int], *, cordoned: Collection[str] = ()) -> list[str]:
-    """Return the directories in the order in which one new partition tries them, until it can be made in one.
+    """Return the directories in the order in which to try them for one new partition.
 
-    `roots` are the directories in service, in the order of `log.dirs`; `counts` says how many partitions are in each,
-    moving ones included, and may have other directories. The directory with the fewest comes first, and equals in the
-    order of `roots`. Cordoned directories are left out; if that leaves none, the result is the first in service. Empty
-    if none is in service.
+    `roots` are the directories in service, in the order of `log.dirs`; `counts` has the number of partitions in each,
+    including those that are being moved, and may have other directories. The directory with the fewest partitions comes
+    first; directories with equal numbers keep the order of `roots`. Cordoned directories are left out. If all are
+    cordoned, the result is the first directory; if none is in service, it is empty.
     """
     free = [] if EVERY in cordoned else [root for root in roots if root not in cordoned]
     return sorted(free or roots[:1], key=lambda root: counts.get(root, 0))
 
 
 def spread(count: int, roots: Sequence[str], counts: Mapping[str, int], *, cordoned: Collection[str] = ()) -> list[str]:
-    """Return the directories of `count` new partitions, one after another, each as `order` says after those before it.
+    """Return a directory for each of `count` new partitions: the first of `order`, counting the partitions before it.
 
-    Raises `ValueError` if no directory is in service and there is anything to place.
+    Raises `ValueError` if no directory is in service and `count` is not 0.
     """
     usable = order(roots, counts, cordoned=cordoned)
     partitions = {root: counts.get(root, 0) for root in roots if root in usable}

@@ -1,7 +1,7 @@
 """`Store`: directories of logs, laid out as a broker's `log.dirs`.
 
-`Store` has all public methods: they check arguments and call the part that does the work. `Store._assemble` makes the
-parts. asyncio is imported when the first asynchronous method is called.
+`Store` has all public methods. They check arguments and call the part of the store that does the work;
+`Store._assemble` creates the parts. asyncio is imported when the first asynchronous method is called.
 """
 
 from __future__ import annotations
@@ -111,25 +111,25 @@ class Store(Closing):
 
         Mode "a" creates what is missing, locks the directories, and recovers the logs that were not closed cleanly,
         several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and never
-        changes a byte; any number of processes may open the store with it, also while another process writes the store.
+        changes a byte; any number of processes may open the store in mode "r", even while another process writes it.
 
         Args:
             paths: One log directory, or several as in a broker's `log.dirs`.
             mode: "a" (create or append) or "r" (read only).
-            config: The settings of every topic that has none of its own: a `LogConfig`, a mapping with Kafka's names,
-                or the path of a `server.properties`. They are not stored.
+            config: The settings of all topics, which a topic's own settings override: a `LogConfig`, a mapping with
+                Kafka's names, or the path of a `server.properties`. They are not stored.
             clock: Returns milliseconds since the epoch; replaces the system's clock.
             background: Whether background threads run retention, compaction, flushes, checkpoints and deletions. If
                 false, these wait for `run_housekeeping`.
             progress: Called as `progress(done, total)` with numbers of logs while the logs that were not closed cleanly
                 are recovered.
             seed: With the same seed, a repeated run appends its records without a key to the same partitions.
-            max_open_files: How many files the process keeps open for later use, those of idle logs and index maps
-                included, however many partitions and segments there are. By default half of what the system allows the
-                process, and at most 8192. This is a limit of the process: the last value given applies.
+            max_open_files: The most files that the process keeps open for later use, including the files of idle logs
+                and mapped indexes. By default half of what the system allows the process, and at most 8192. This is a
+                limit of the process: the last value given applies.
             staging_dir: The directory in which Spark's tasks were told to stage, if that is not beside the log
-                directories. An opening finishes an interrupted bulk load from there or from beside the log directories,
-                and from no other directory that the load's record may name.
+                directories. An opening finishes an interrupted bulk load only if its files are in this directory or
+                beside the log directories. If the load's record names another directory, that is not used.
             **settings: Settings as keywords, such as `segment_bytes` or `log_retention_check_interval_ms`; they
                 override `config`.
 
@@ -137,8 +137,8 @@ class Store(Closing):
             LogLockedError: If a broker, another store or a single log has locked a directory.
             ConfigError: If a setting is unknown or out of range, or if a path is the directory of a partition, not a
                 log directory.
-            StorageError: If no directory can be used, or if a restore into one is not finished. If only some of several
-                directories cannot be used, these are offline (see `stats`).
+            StorageError: If no directory can be used, or if a restore into a directory is not finished. If only some of
+                several directories cannot be used, these are offline (see `stats`).
 
         Example:
             >>> with Store.open("data", segment_bytes=1 << 20) as store:
@@ -189,7 +189,7 @@ class Store(Closing):
     def close(self) -> None:
         """Close every log as a broker's clean shutdown does, write the checkpoints, and release the locks. Idempotent.
 
-        All appended data is on the disk when this returns. If an interrupt ends the call, it may be called again.
+        All appended data is on the disk when this returns. The call may be repeated after an interrupt.
 
         Raises:
             StorageError: If closing a log or writing a checkpoint fails. The store is closed all the same, and the next
@@ -197,7 +197,7 @@ class Store(Closing):
         """
         metadata, logs = self._metadata, self._logs
         if isinstance(logs, LogManager) and not metadata.closed:
-            logs.stop()  # before a lock is taken and the store is closed: a running task may need both
+            logs.stop()  # before the lock is taken: a running task may need the lock and an open store
         with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
@@ -261,7 +261,7 @@ class Store(Closing):
 
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic or partition.
-            KStoreError: If the log cannot be opened: the error that prevents it. The other logs work.
+            KStoreError: The error that prevents the opening of this log. The other logs can still be used.
         """
         return self._reader.log(topic, partition)
 
@@ -285,11 +285,11 @@ class Store(Closing):
 
     @property
     def config(self) -> LogConfig:
-        """The settings of topics that have none of their own."""
+        """The store's settings, which a topic's own settings override."""
         return self._metadata.config
 
     def topic_config(self, topic: str) -> LogConfig:
-        """Return the settings in force for a topic: its own over the store's over the defaults (SEMANTICS 13.11).
+        """Return the settings in force for a topic: its own, then the store's, then the defaults (SEMANTICS 13.11).
 
         Args:
             topic: The topic.
@@ -305,13 +305,13 @@ class Store(Closing):
     def update_topic_config(self, topic: str, config: Mapping[str, object]) -> None:
         """Change some settings of one topic.
 
-        The settings are stored. They take effect in open logs as with `Log.update_config`, in others with their
-        opening (SEMANTICS 13.13). If this raises, nothing has changed.
+        The settings are stored. In open logs they take effect as with `Log.update_config`; in other logs, when the log
+        is opened (SEMANTICS 13.13). If this raises, nothing has changed.
 
         Args:
             topic: The topic.
-            config: The settings to change, under Kafka's topic names. None removes a setting, so that the store's holds
-                again.
+            config: The settings to change, under Kafka's topic names. A value of None removes the topic's setting; the
+                store's setting then applies.
 
         Raises:
             ConfigError: If a setting is unknown or out of range.
@@ -320,7 +320,7 @@ class Store(Closing):
         self._administration.update_topic_config(topic, config)
 
     def update_config(self, config: ConfigSource = None, **settings: Unpack[LogSettings]) -> None:
-        """Change the store's settings until it is closed; topics keep their own (SEMANTICS 13.11).
+        """Change the store's settings until it is closed; topics' own settings still override them (SEMANTICS 13.11).
 
         The settings take effect in open logs as with `Log.update_config`.
 
@@ -348,11 +348,11 @@ class Store(Closing):
     ) -> uuid.UUID:
         """Create a topic and return its id.
 
-        Each partition gets a directory with a `partition.metadata` file; the files of its log are created with its
-        first use.
+        Each partition gets a directory with a `partition.metadata` file; the files of a log are created when it is
+        first used.
 
-        The topic is durable when this returns. If this raises, it has created no topic. After a crash during the call
-        the next opening finishes it.
+        The topic is durable when this returns. If this raises, no topic has been created. If the process crashes during
+        the call, the next opening finishes the creation.
 
         Args:
             topic: The topic's name.
@@ -360,8 +360,8 @@ class Store(Closing):
             config: Settings of the topic under Kafka's topic names, such as `{"segment.bytes": 16384}`.
             topic_id: The id, as a `UUID` or in Kafka's text form (22 characters of URL-safe base64); a new one by
                 default.
-            exist_ok: Accept an existing topic, and leave it as it is, if it has this number of partitions, if the given
-                settings are in force for it, and if it has the given `topic_id`.
+            exist_ok: Accept an existing topic, unchanged, if it has this number of partitions and the given `topic_id`,
+                and if the given settings are in force for it.
             **settings: The same settings as keywords, such as `segment_bytes=16384`; they override `config`.
 
         Returns:
@@ -369,7 +369,7 @@ class Store(Closing):
 
         Raises:
             InvalidTopicError: If Kafka forbids the name.
-            TopicExistsError: If the topic exists, or another one whose name differs only in `.` and `_`, as in Kafka.
+            TopicExistsError: If the topic exists, or another topic whose name differs only in `.` and `_`, as in Kafka.
                 With `exist_ok` the message says how the existing topic differs.
             InconsistentTopicIdError: If `exist_ok` is set and the existing topic has another id.
             ConfigError: If a setting is unknown or out of range.
@@ -397,9 +397,9 @@ class Store(Closing):
         """Delete a topic.
 
         Its directories are renamed immediately, and removed after `file.delete.delay.ms` (SEMANTICS 6.16). In this
-        process readers of its logs get `LogClosedError`, and the store's iterators and consumers
-        `UnknownTopicOrPartitionError`. If a crash, or a directory that is offline, leaves a part of the topic, the next
-        opening that can deletes it; until then the name is in use.
+        process, readers of its logs then raise `LogClosedError`, and the store's iterators and consumers raise
+        `UnknownTopicOrPartitionError`. If a part of the topic remains, after a crash or in an offline directory, the
+        next opening that has access to that part deletes it; until then the name is in use.
 
         On a full disk the directories are removed immediately. If there is not even space to record the deletion, a
         crash of the machine during the call may leave some of the topic's partitions.
@@ -495,12 +495,12 @@ class Store(Closing):
     ) -> dict[int, AppendInfo]:
         """Append an iterable of records.
 
-        Records go where `append` would send them, but those without a key go to one partition for `batch_bytes`, then
-        to another. Appends of other threads may come between any two batches.
+        Records go where `append` would send them, except that records without a key go to one partition for
+        `batch_bytes`, then to another. Appends of other threads may come between any two batches.
 
-        If a record is refused, or the iterable raises, the batches finished before it remain. Every exception that this
-        raises says in `appended` which they are, in the form of the result, and also in a note if it is not an
-        exception of kstore's.
+        If a record is refused, or the iterable raises, the batches that were finished before remain. Every exception
+        that this raises has an attribute `appended`, a dictionary like the result, with the batches that remain. An
+        exception that is not kstore's also has a note that says so.
 
         Args:
             topic: The topic.
@@ -510,8 +510,8 @@ class Store(Closing):
             compression: The codec of this call, if the topic's `compression.type` is "producer".
             sync: Whether all records are on the disk when this returns.
             batch_bytes: Batches are filled up to this size. By default it is between 64 KiB and 1 MiB, chosen so that
-                the batches of all partitions take 8 MiB. Batches are closed early when all open ones would take more
-                than 64 MiB.
+                the batches of all partitions take 8 MiB. Batches are closed early if all open batches together would
+                take more than 64 MiB.
             seed: With the same seed, a repeated call sends records without a key to the same partitions.
 
         Returns:
@@ -582,8 +582,9 @@ class Store(Closing):
     ) -> Producer | TransactionalProducer:
         """Create a producer: an idempotent one, or one that writes transactions if a `transactional_id` is given.
 
-        If another producer has the transactional id, it is fenced, and its open transaction is aborted. A transaction
-        that stays open for `transaction_timeout_ms` is aborted by the housekeeping, and its producer is fenced.
+        If another producer has the transactional id, it is fenced, and its open transaction is aborted. If a
+        transaction is open for longer than `transaction_timeout_ms`, the housekeeping aborts it and fences its
+        producer.
 
         Args:
             transactional_id: The id under which the producer writes transactions; None for an idempotent producer.
@@ -624,16 +625,16 @@ class Store(Closing):
         `offsets` and `start_timestamp` say where each partition starts; without them it is read from its log start.
 
         With `merge="partition"` the partitions are read one after the other in the order of their numbers, each up to
-        its end at the time when its turn comes. With `merge="timestamp"` all partitions are read together, up to their
-        present ends: the next record is always the one with the least timestamp among the next records of all
-        partitions, and that of the lower partition if timestamps are equal. So the result is sorted by time if each
-        partition is, and never changes the order within a partition. One record of each partition is then read ahead; a
-        later deletion or truncation does not remove it from the result.
+        its end at the time when its reading starts. With `merge="timestamp"` all partitions are read together, up to
+        their present ends: the next record is always the one with the least timestamp among the next records of all
+        partitions, and if timestamps are equal, the one of the lower partition. So the result is sorted by time if each
+        partition is, and keeps the order within each partition. One record of each partition is read ahead: a later
+        deletion or truncation does not remove it from the result.
 
         With `follow` the iterator polls for new records at the end. The records that one poll finds are returned in the
-        order above, before those of the next poll, so a record with a lower timestamp may follow. Unless `partitions`
-        is given, new partitions are read from their start. New partitions and the deletion of the topic are noticed
-        within a tenth of a second.
+        order above, before the records of the next poll, which may have lower timestamps. Unless `partitions` is given,
+        new partitions are read from their start. New partitions and the deletion of the topic are noticed within a
+        tenth of a second.
 
         One iterator belongs to one thread at a time.
 
@@ -682,9 +683,8 @@ class Store(Closing):
         """Iterate over the records of one or more topics with `async for`.
 
         Several topics are read one after the other; with `follow` the new records of all of them are returned as they
-        come. How files are read, how a following reader is woken, and what a cancelled `anext` does is described in
-        `Log.aread`. New partitions are noticed within a quarter of a second. One iterator belongs to one task at a
-        time.
+        come. `Log.aread` describes how files are read, how a following reader is woken, and what a cancelled `anext`
+        does. New partitions are noticed within a quarter of a second. One iterator belongs to one task at a time.
 
         Args:
             topics: A topic, or several.
@@ -726,7 +726,7 @@ class Store(Closing):
     ) -> Iterator[tuple[int, Columns]]:
         """Iterate over the records of a topic as columns, one partition after the other.
 
-        Each partition starts where `read` starts it, and is read up to its end at the time when its turn comes. One
+        Each partition starts where `read` starts it, and is read up to its end at the time when its reading starts. One
         iterator belongs to one thread at a time.
 
         Args:
@@ -773,8 +773,8 @@ class Store(Closing):
     ) -> AsyncIterator[tuple[int, Columns]]:
         """Iterate over the records of a topic as columns with `async for`.
 
-        Takes the arguments of `read_columns`, and returns the same chunks. A thread of the loop's executor makes each
-        chunk when it is asked for, not before; only what other `threads` read ahead is made earlier. A cancelled
+        Takes the arguments of `read_columns`, and returns the same chunks. A thread of the loop's executor makes a
+        chunk only when it is asked for. If several `threads` read, the others read further chunks ahead. A cancelled
         `anext` loses no chunk: the next `anext` returns it. One iterator belongs to one task at a time.
 
         Returns:
@@ -795,14 +795,16 @@ class Store(Closing):
         The result joins the tables of the partitions (see `Log.latest`). Every partition is a separate table, since
         compaction cleans each separately: a tombstone deletes its key only in its own partition. Usually a key is in
         one partition. If it is in several, such as after a change of the partitioner or of the number of partitions,
-        the table has the record with the latest timestamp, and that of the higher partition if timestamps are equal.
+        the table has the record with the latest timestamp or, if timestamps are equal, the one of the higher partition.
 
-        The partitions are read in parallel, each as it is when its turn comes.
+        Several partitions are read at a time, each up to its end at the time when its reading starts: the table may
+        have parts of the topic from different times.
 
         Args:
             topic: The topic.
-            as_of: Read an earlier state: a time (a `datetime` with a time zone), or an offset for each of some
-                partitions (`{0: 1000, 1: 2000}`); the others are read to their ends. `Log.latest` says what these mean.
+            as_of: Read an earlier state: a time (a `datetime` with a time zone), or the offset (`{0: 1000}`) at which
+                to end some partitions; the others are read to their ends. `Log.latest` says what a time or an offset
+                means.
 
         Returns:
             The table.
@@ -825,8 +827,8 @@ class Store(Closing):
     ) -> None:
         """Commit a group's positions: for each partition the offset of the next record to read.
 
-        All positions of a call are one batch of `__consumer_offsets`, as a broker writes it, or several if they take
-        more than half of `max.message.bytes`. The topics need not be in this store.
+        All positions of a call are one batch of `__consumer_offsets`, as a broker writes it, or several batches if they
+        take more than half of `max.message.bytes`. The topics need not be in this store.
 
         Args:
             group: The group's name.
@@ -860,7 +862,7 @@ class Store(Closing):
         return self._groups.committed_offsets(group)
 
     def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
-        """Delete a group's positions, or some of them; the group is deleted with its last one.
+        """Delete some or all of a group's positions; deleting the last position deletes the group.
 
         Positions that open transactions have written so far are deleted, too (Kafka's OffsetMetadataManager).
 
@@ -891,11 +893,11 @@ class Store(Closing):
         timeout: float | None = None,
         positions: Store | None = None,
     ) -> Consumer:
-        """Create a consumer that reads topics for a group: all partitions, from the group's committed positions.
+        """Create a consumer that reads all partitions of topics for a group, from the group's committed positions.
 
         A store in mode "r" cannot store positions. With `positions` the consumer reads this store, and reads and
-        commits the group's positions in another one: so a process may read a store that another process writes (mode
-        "r"), and commit to a store of its own (mode "a").
+        commits the group's positions in another store. So a process may read a store that another process writes (mode
+        "r"), and commit to its own store (mode "a").
 
         Args:
             group: The group's name.
@@ -914,9 +916,9 @@ class Store(Closing):
         Raises:
             ReadOnlyError: If the store for the positions is open with mode "r".
             UnknownTopicOrPartitionError: If there is no such topic; from the iterator if the topic is deleted.
-            OffsetOutOfRangeError: If `auto_offset_reset` is "none" and a partition has no valid position. From the
-                iterator if records that were read have been truncated: then call `seek` or `seek_to_committed` to
-                continue.
+            OffsetOutOfRangeError: If `auto_offset_reset` is "none" and a partition has no valid position. The iterator
+                raises it if records that were read have been truncated; to continue, call `seek` or
+                `seek_to_committed`.
 
         Example:
             >>> with store.consumer("billing", "orders") as consumer:
@@ -941,9 +943,10 @@ class Store(Closing):
     ) -> Adopted:
         """Add staged records to the logs: commit a bulk load atomically and exactly once.
 
-        Records get offsets in the order of the manifest's rows. The load is durable when this returns. It is decided
-        before the first log changes: after a crash the next opening finishes it. Topics that are missing are created
-        with the number of partitions that the manifest says. Other appends wait during the call.
+        Records get offsets in the order of the manifest's rows. The load is durable when this returns. Before the first
+        log changes, a durable record of the load is written (the load is then decided): after a crash the next opening
+        finishes the load. Topics that are missing are created with the number of partitions that the manifest says.
+        Other appends wait during the call.
 
         If this raises, nothing has happened unless the message says that the load is decided. An interrupt is raised
         after the load is done or given up; the result of a repeated call says which.
@@ -951,11 +954,11 @@ class Store(Closing):
         Args:
             manifest: What the tasks have staged: `Staged` rows, or mappings or Spark rows with their fields.
             txn: An `(application, version)` pair. The load is skipped unless the version is above the last one
-                committed for that application. Without it, a manifest that was committed before is skipped.
+                committed for that application. Without `txn`, a manifest that was committed before is skipped.
             rename_bytes: If a partition's staged files have at least this average size, they become segments by a
                 rename; otherwise their records are appended.
-            staging_dir: Where tasks were told to stage, if not in `<root>.kstore-staging`; later calls use it, too.
-                The manifest may name directories in these staging directories only.
+            staging_dir: Where tasks were told to stage, if not in `<root>.kstore-staging`; later calls accept it, too.
+                A manifest may name only directories in these staging directories.
 
         Returns:
             The offsets that the records got, and whether the load was a duplicate.
@@ -974,11 +977,12 @@ class Store(Closing):
     def become_leader(self) -> dict[tuple[str, int], int]:
         """Make a follower a leader, which clients may write.
 
-        A partition's new leader epoch is one above the newest that it has had, or 1 if it had none. It starts at the
-        log end offset, and batches appended later carry it (SEMANTICS 10.24), also after the store is opened again.
-        Prepared transactions are completed; open ones are aborted when they time out. A group's position above the log
-        end offset is set to it: the records that the group had read there are lost. If the store is a leader already,
-        each partition starts a new epoch, so that followers can distinguish its records from those of another leader.
+        A partition's new leader epoch is one above the newest epoch that it has had, or 1 if it had none. The new epoch
+        starts at the log end offset, and batches appended later carry it (SEMANTICS 10.24), also after the store is
+        opened again. Prepared transactions are completed; open ones are aborted when they time out. If a group's
+        position is above the log end offset, it is set to the log end offset: the records that the group had read above
+        it are lost. If the store is a leader already, each partition starts a new epoch, so that followers can
+        distinguish its records from those of another leader.
 
         The epochs are durable when this returns. After a crash the store is a follower, or a leader with the new
         epochs; in either case call this again.
@@ -995,7 +999,7 @@ class Store(Closing):
     # Housekeeping.
 
     def flush(self) -> None:
-        """Return when all data appended before the call, in every topic, is on the disk.
+        """Flush all topics: all data appended before the call is on the disk when this returns.
 
         Raises:
             StorageError: If a log cannot be flushed: the first error, raised after the other logs were flushed.
@@ -1025,7 +1029,7 @@ class Store(Closing):
     def compact(
         self, topic: str | None = None, *, roll: bool = False, dry_run: bool = False
     ) -> dict[tuple[str, int], CompactionStats]:
-        """Compact the partitions of a topic or of all topics, whatever their dirty ratios and lags.
+        """Compact the partitions of a topic or of all topics, regardless of dirty ratios and compaction lags.
 
         The partitions are compacted one after the other as by `Log.compact`, with the memory that the store's settings
         give one cleaner thread, and without a throttle.
@@ -1051,8 +1055,9 @@ class Store(Closing):
         docs/metrics.md has each key. `compaction` has the size and the dirtiness of each open log that is compacted,
         when it was last compacted, and why the last compaction failed. `role` is "follower" or "leader", and `source`
         has the directories of a follower's leader. `full` has the directories in which the last write found no space,
-        `offline` those that have failed, `refused` the partitions that cannot be written, `failures` the housekeeping
-        tasks that failed; each with the reason. `zstd_of_columns` names the library that decompresses zstd.
+        `offline` the directories that have failed, `refused` the partitions that cannot be written, and `failures` the
+        housekeeping tasks that failed, each with the reason. `zstd_of_columns` names the library that decompresses
+        zstd.
 
         Returns:
             A dictionary with text and numbers only, fit for JSON.
@@ -1080,14 +1085,15 @@ def loads_of(store: Store) -> BulkLoads:
 def between_transactions(store: Store, look: Callable[[], T]) -> T:
     """Call `look` while no transaction is between its decision and its end, and return its result.
 
-    The store is open for writing. What `look` reads, such as the ends of all logs, is as if it were read at a single
-    time. `look` should be quick, since transactions wait for it, and it may be called more than once.
+    The store must be open for writing. The log ends that `look` reads are consistent: below them, each transaction has
+    ended in all of its partitions or in none. `look` should be quick, since transactions wait for it, and it may be
+    called more than once.
     """
     return store._transactions.between_ends(look)
 
 
 def overview_of(store: Store) -> StoreStats:
-    """Return `Store.stats` without the compaction of each log: cheap however many logs there are."""
+    """Return `Store.stats` without the compaction of each log, which takes long if many logs are open."""
     return store_stats.overview(store._metadata, store._logs)
 
 
@@ -1097,5 +1103,5 @@ def metadata_of(store: Store) -> Metadata:
 
 
 def partition_count(store: Store, topic: str) -> int:
-    """Return how many partitions a topic has, those on a missing disk included; 0 without a topic."""
+    """Return how many partitions a topic has, including those on a missing disk; 0 if there is no such topic."""
     return store._metadata.partition_count(topic)
