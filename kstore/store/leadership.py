@@ -39,7 +39,7 @@ Place = tuple[str, int]
 
 
 class FollowerPartition:
-    """One partition of a follower, as its replicator changes it. Used by one thread at a time."""
+    """One partition of a follower, with the changes that a replicator makes. Used by one thread at a time."""
 
     def __init__(self, follower: Follower, topic: str, partition: int) -> None:
         self._follower = follower
@@ -68,9 +68,9 @@ class FollowerPartition:
         truncation.restart(HostedLog(self.log).writer, offset, offset if log_start_offset is None else log_start_offset)
 
     def move_log_start(self, offset: int) -> None:
-        """Raise the log start offset to the leader's, whatever the cleanup policy; ignore a lower one.
+        """Raise the log start offset to the leader's, under any cleanup policy; do nothing if `offset` is lower.
 
-        Raises `OffsetOutOfRangeError` above the log end offset (SEMANTICS 10.23).
+        Raises `OffsetOutOfRangeError` if `offset` is above the log end offset (SEMANTICS 10.23).
         """
         writer = HostedLog(self.log).writer
         if offset > writer.log_start_offset:
@@ -82,13 +82,13 @@ class FollowerPartition:
 
 
 class Follower:
-    """A follower, as its replicator changes it. Thread-safe; one thread at a time changes one partition."""
+    """A follower, with the changes that a replicator makes. Thread-safe; one thread at a time changes one partition."""
 
     def __init__(self, metadata: Metadata, logs: Logs, administration: Administration) -> None:
         self._metadata = metadata
         self._logs = logs
         self._administration = administration
-        self._turn = Turn()  # of the replicator, or of the thread that makes this a leader; in the order of their calls
+        self._turn = Turn()  # taken by a replicator, or to make this a leader; in the order of the calls
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -124,7 +124,7 @@ class Follower:
         return FollowerPartition(self, topic, partition)
 
     def log(self, topic: str, partition: int) -> Log:
-        """Return the open log of a partition, as long as the store is a follower."""
+        """Return the open log of a partition; raise `ReplicationError` if the store is a leader."""
         self.check()
         return self._logs.writing().log(self._metadata.catalog.find(topic, partition))
 
@@ -227,7 +227,7 @@ class Leadership:
 
 
 def _refuse_unready(manager: LogManager, metadata: Metadata) -> None:
-    """Raise `StorageError` if a partition cannot get its epoch: no client may append to it then."""
+    """Raise `StorageError` if a partition cannot get its epoch: clients must not append to such a partition."""
     for root, why in manager.disks.failures().items():
         raise StorageError(EIO, f"the store cannot become a leader, since a directory of it is offline: {why}", root)
     for entry in metadata.catalog.entries():
@@ -237,7 +237,7 @@ def _refuse_unready(manager: LogManager, metadata: Metadata) -> None:
 
 
 def _next_epoch(manager: LogManager, entry: Entry) -> int:
-    """Return the epoch after the newest that a log has had; flush the log first."""
+    """Flush a log, and return the epoch after the newest epoch that it has had."""
     log = manager.log(entry)
     log.flush()
     latest = HostedLog(log).writer.epochs.latest_epoch
@@ -255,7 +255,7 @@ class HasLeadership(Protocol):
 
 
 def follower_of(store: HasLeadership) -> Follower:
-    """Return the follower that an open store is, for its replicator; raise `ReplicationError` for a leader."""
+    """Return the `Follower` of an open store, for its replicator; raise `ReplicationError` if the store is a leader."""
     follower = store._leadership.follower
     follower.check()
     return follower

@@ -1,7 +1,7 @@
 """`Disks`: the log directories of a store that writes, locked, in service or offline.
 
-Keeps the set of `LogDirectory` objects; their contents belong to `partitions` and `manager`. Invariant: if a disk
-fails, only its directory goes out of service, and the others continue (SEMANTICS 13.9).
+Keeps the `LogDirectory` objects; `partition_directories` and `manager` change the directories' contents. Invariant: if
+a disk fails, only its directory goes out of service, and the others continue (SEMANTICS 13.9).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class Disks:
         lock: Callable[[str], LogDirectory],
         on_offline: Callable[[LogDirectory, StorageError], object],
     ) -> None:
-        """Lock the directories; one that cannot be used is offline, as long as another one can be used.
+        """Lock the directories; those that cannot be used are offline.
 
         `on_offline` is called with a directory that was taken out of service, and the error.
 
-        Raises `LogLockedError` if another process or log has locked one, and `StorageError` if none can be used.
+        Raises `LogLockedError` if another process or log has locked a directory, and `StorageError` if no directory can
+        be used.
         """
         self.directories: dict[str, LogDirectory] = {}
         self.offline: dict[str, StorageError] = {}
@@ -72,7 +73,7 @@ class Disks:
         return [directory.path for directory in self.live()]
 
     def roots_in_service(self) -> list[str]:
-        """Return `roots`, of which there is at least one; otherwise raise the error of the first directory."""
+        """Return `roots`; if no directory is in service, raise the error of the first one."""
         roots = self.roots
         if not roots:
             for directory in self.directories.values():
@@ -98,7 +99,7 @@ class Disks:
     def guarded(self, directory: LogDirectory, act: Callable[[], T]) -> T | None:
         """Call `act`, which changes a directory's own files; a failing disk takes only that directory offline.
 
-        A full disk does not: the write waits for space, and `LogDirectory.full` says so.
+        A full disk takes none offline: the write waits for space, and `LogDirectory.full` has the error.
         """
         try:
             return act()

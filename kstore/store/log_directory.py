@@ -1,8 +1,8 @@
 """One log directory of a store that writes: its lock, its checkpoint files, and the housekeeper of its logs.
 
-The lines of the checkpoint files are kept in memory, since no other process writes them while the store holds the
-directory, and are written in one write for all logs (SEMANTICS 12.7, 13.4). Invariant: a directory whose disk has
-failed is not written any more: no checkpoint, no marker of a clean shutdown (SEMANTICS 13.9).
+The lines of the checkpoint files are kept in memory: no other process writes the files while the store holds the lock.
+One write of a file serves all logs (SEMANTICS 12.7, 13.4). Invariant: a directory whose disk has failed is not written
+any more: no checkpoint, no marker of a clean shutdown (SEMANTICS 13.9).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class LogDirectory:
     ) -> None:
         """Lock the directory and read its checkpoint files.
 
-        `hurry(ms)` makes its owner call `run_due` within `ms` milliseconds. If no thread can be started,
+        `hurry(ms)` makes the owner of this object call `run_due` within `ms` milliseconds. If no thread can be started,
         `due_in_appends` says when an append should call `stand_in`, which runs the due tasks.
 
-        Raises `LogLockedError` if a broker, another store or a single log has locked the directory, and `StorageError`,
-        also for a malformed checkpoint file: its contents are unknown, so nothing here may be opened.
+        Raises `LogLockedError` if a broker, another store or a single log has locked the directory, and `StorageError`
+        if the disk fails or a checkpoint file is malformed: its offsets are unknown, so no log here may be opened.
         """
         self.path = path
         self.offline: StorageError | None = None
         self.full: StorageError | None = None  # why the checkpoint files are behind: the disk has no space for them
         self.failures: dict[str, str] = {}
         self.timings = Timings()
-        self.watermarks: dict[checkpoint.Partition, int] | None = None  # a follower's: those of its leader
+        self.watermarks: dict[checkpoint.Partition, int] | None = None  # in a follower: the leader's high watermarks
         self._hurry = hurry
         self._due_in_appends = due_in_appends
         self._stand_in = stand_in
@@ -81,9 +81,9 @@ class LogDirectory:
     # The housekeeper of its logs.
 
     def attend(self, housekeeping: Housekeeping) -> int:
-        """Note that a log has something due, and have `run_due` called in time.
+        """Note that a log has work due, and make sure that `run_due` is called in time.
 
-        Appends to a store's log do not run it themselves, unless no thread can be started.
+        Returns when the next append has to call `housekeep`: never, unless no thread can be started.
         """
         due = 0 if housekeeping.roll_to_flush else housekeeping.due_ms
         if due >= NEVER:
@@ -96,7 +96,7 @@ class LogDirectory:
         return self._due_in_appends()
 
     def housekeep(self, housekeeping: Housekeeping) -> None:
-        """Run what is due for one log; without a background thread, for all logs."""
+        """Run the due work of one log; without a background thread, of all logs."""
         housekeeping.run_due()
         self._stand_in()
         housekeeping.set_due()
@@ -109,9 +109,9 @@ class LogDirectory:
         self._owing.pop(housekeeping, None)
 
     def run_due(self) -> int | None:
-        """Run what is due for every log here; return the milliseconds until more is due, None if nothing is.
+        """Run the due work of all logs here; return the milliseconds until more is due, None if no more is planned.
 
-        A failure of one log is logged and noted in `failures`, and stops no other.
+        If the work of a log fails, the error is logged and kept in `failures`; the work of the other logs continues.
         """
         with suppress(fs.FullDiskError), self.deferring():  # the next pass writes the checkpoint files
             self._next_due = 0  # no log has to ask for an earlier pass during this one
@@ -126,7 +126,7 @@ class LogDirectory:
 
     def _run_one(self, housekeeping: Housekeeping) -> None:
         topic, partition = housekeeping.writer.partition
-        try:  # includes the start: an interrupt after it must not leave the log marked as worked on
+        try:  # from before the start: an interrupt must not leave `_working` set
             with self._attending:
                 if housekeeping not in self._owing:
                     return
@@ -171,7 +171,7 @@ class LogDirectory:
             self._write_changed()
 
     def keep_first_dirty(self, partitions: Container[checkpoint.Partition]) -> None:
-        """Remove all other partitions' lines from the cleaner's checkpoint, with its next write (SEMANTICS 7.7)."""
+        """Remove all other partitions' lines from the cleaner's checkpoint, when it is next written (SEMANTICS 7.7)."""
         with self._writing:
             for partition in list(self._lines[checkpoint.CLEANER_OFFSETS]):
                 if partition not in partitions:
@@ -179,9 +179,9 @@ class LogDirectory:
 
     @contextmanager
     def deferring(self, *, write: bool = True) -> Iterator[None]:
-        """Collect the lines that this thread writes during the block, and write them with one write at its end.
+        """Collect the lines that this thread writes during the block; at the end of the block, write each file once.
 
-        Without `write` they wait for the next write.
+        If `write` is false, the lines wait for the next write.
         """
         self._deferring.on = True
         try:
@@ -211,9 +211,9 @@ class LogDirectory:
             self._write_changed()
 
     def write_high_watermarks(self, all_housekeeping: Iterable[Housekeeping]) -> None:
-        """Write the high watermarks of these logs, which are their ends (SEMANTICS 0.4); in a gap, the end of the data.
+        """Write the high watermarks of these logs, which are the log ends or, in a gap, the ends of the data (SEMANTICS 0.4).
 
-        A follower's are those of its leader, at most the ends of its own logs (SEMANTICS 10.23).
+        A follower has the leader's high watermarks, but at most the ends of its own logs (SEMANTICS 10.23).
         """
         with self._writing:
             for housekeeping in all_housekeeping:
@@ -260,7 +260,7 @@ class LogDirectory:
 
     def _note(self, housekeeping: Housekeeping, keep_start: bool) -> None:
         if housekeeping.writer.closed:
-            return  # its topic may be deleted and created again: the lines are those of the next log
+            return  # its topic may be deleted and created again: the lines may belong to the next log
         recovery_point, log_start = housekeeping.marks(keep_start)
         self._set(checkpoint.RECOVERY_POINTS, housekeeping.writer.partition, recovery_point)
         self._set(checkpoint.LOG_STARTS, housekeeping.writer.partition, log_start)
@@ -279,7 +279,8 @@ class LogDirectory:
     def _write_changed(self) -> None:
         if self.offline is not None or not self._lock.held:  # without the lock the files may be another store's
             return
-        # Recovery points first: no log start above the data may be on disk with a recovery point for that data.
+        # Recovery points first: the disk must never have a new log start above all data together with the old recovery
+        # point.
         for name in sorted(self._changed, key=checkpoint.ROOT_CHECKPOINTS.index):
             try:
                 checkpoint.write_offsets(self.path, name, self._lines[name])
@@ -294,7 +295,7 @@ class LogDirectory:
     # Going offline and closing.
 
     def fail(self, error: StorageError) -> None:
-        """Take the directory out of service permanently (SEMANTICS 13.9); no error if it is already."""
+        """Take the directory out of service permanently (SEMANTICS 13.9); no error if it is already offline."""
         if self.offline is None:
             what = (
                 "the log directory is offline until the store is reopened; its logs that are open can still be read, "

@@ -53,7 +53,7 @@ LOG_STARTS = "log start checkpoint"
 HIGH_WATERMARKS = "high watermark checkpoint"
 LEFTOVERS = "leftovers"
 IN_APPENDS = frozenset((FLUSH, RETENTION, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, DELETION, LEFTOVERS))
-"""The tasks that an append may run if there is no background thread: they take no lock that its caller may hold."""
+"""The tasks that an append may run if there is no background thread: they take no lock that the append's caller may hold."""
 _FALLBACK_MS = 60_000  # a task that nothing wakes runs once a minute
 
 
@@ -61,9 +61,10 @@ class LogManager:
     """The directories of a store, locked for writing, and the logs in them. Thread-safe."""
 
     def __init__(self, metadata: Metadata, clock: Callable[[], int] | None) -> None:
-        """Lock the directories; one that cannot be used is offline, as long as another one can be used.
+        """Lock the directories; those that cannot be used are offline.
 
-        Raises `LogLockedError` if another process or log has locked one, and `StorageError` if none can be used.
+        Raises `LogLockedError` if another process or log has locked a directory, and `StorageError` if no directory can
+        be used.
         """
         checked = times.checked_clock(clock)
         broker = metadata.broker
@@ -117,13 +118,13 @@ class LogManager:
         return self
 
     def leading(self) -> LogManager:
-        """Return this manager, for a client's change; as `writing`, and raise `NotLeaderError` in a follower."""
+        """Return this manager, for a client's change; raise as `writing` does, and `NotLeaderError` in a follower."""
         self._metadata.refuse_if_closed()
         self._metadata.refuse_if_follower()
         return self
 
     def take_role(self, follows: FollowerRole | None) -> None:
-        """Make the logs those of a follower, or of a leader (None); called before any is opened or after all are."""
+        """Make the logs a follower's or, with None, a leader's; called before any log is opened or after all logs are."""
         self._follows = follows
         for directory in self.disks.directories.values():
             directory.watermarks = None if follows is None else {}
@@ -142,8 +143,8 @@ class LogManager:
 
         After a clean shutdown only the end of each log is checked: the marker says that no recovery is due, not that
         the files are long enough. `num.recovery.threads.per.data.dir` logs are opened at the same time in each
-        directory. If a log cannot be opened, only that one is refused: its entry has the error. If the disk has no
-        space for a recovery, it is retried when the log is next needed.
+        directory. If a log cannot be opened, only that log is refused: its entry has the error. If the disk has no
+        space for a recovery, the recovery is retried when the log is next needed.
         """
         work: dict[bool, dict[str, list[Entry]]] = {True: {}, False: {}}
         for entry in entries:
@@ -158,7 +159,7 @@ class LogManager:
                 progress(done, total)
 
     def distrust(self, entry: Entry, offset: int) -> None:
-        """Durably make sure that a log is recovered from `offset` on, since its data there is new."""
+        """Durably make sure that a log is recovered from `offset` on, because it has new data there."""
         self._distrusted.add(entry)
         self.disks.directories[entry.root].lower(entry.key, offset)
 
@@ -172,7 +173,7 @@ class LogManager:
                     self.log(entry)
                 return
             seen = recovery.look(entry.path, recovery_point, log_start_offset)
-            if seen.needs_nothing:  # it stays closed, and after a clean shutdown its high watermark counts as flushed
+            if seen.needs_nothing:  # not opened; a clean shutdown makes its high watermark the recovery point
                 directory.bound_high_watermark(entry.key, max(recovery_point, log_start_offset))
             else:
                 self.log(entry, seen)
@@ -190,7 +191,7 @@ class LogManager:
         return with_helpers(act, work.values(), at_once, "kstore-logs", patience_s=patience_s)
 
     def log(self, entry: Entry, seen: recovery.Seen | None = None) -> Log:
-        """Return the open log of a partition, opened if necessary; `seen` is what a check of its directory just found.
+        """Return the open log of a partition, opened if necessary; `seen` is the result of a check of its directory.
 
         Raises the error that prevented an earlier opening, and `StorageError` if the directory is offline.
         """
@@ -341,7 +342,7 @@ class LogManager:
         self._each(RETENTION, lambda entry: self._may_retire(entry) and self.log(entry).apply_retention(), entries)
 
     def _clear_leftovers(self) -> None:
-        """Open the logs in which an earlier process left files to be deleted, which removes them (SEMANTICS 6.15)."""
+        """Open the logs in which an earlier process left files to be deleted: opening removes them (SEMANTICS 6.15)."""
         entries = self._metadata.catalog.entries()
         self._each(LEFTOVERS, lambda entry: self._has_leftovers(entry) and self.log(entry), entries)
 
@@ -365,7 +366,7 @@ class LogManager:
                     logger.exception("%s: %s failed", entry.path, task)
 
     def note(self, name: str, error: Exception) -> bool:
-        """Keep a pass's failure for `stats`; return whether to log it, since it differs from the last pass's."""
+        """Keep a failure for `stats`; return whether to log it, because it differs from that of the last pass."""
         text = f"{type(error).__name__}: {error}"
         before, self.failures[name] = self.failures.get(name), text
         return before != text
@@ -375,7 +376,7 @@ class LogManager:
         return entry.log is None and any(name.endswith(names.DELETED) for name in fs.listdir(entry.path))
 
     def _may_retire(self, entry: Entry) -> bool:
-        """Return whether retention may delete from a log; one that is not open is opened read-only for that."""
+        """Return whether retention may delete from a log; a log that is not open is opened read-only to check."""
         if entry.log is not None and not entry.log.closed:
             return True
         config = self._metadata.config_of(entry.topic)
@@ -401,7 +402,7 @@ class LogManager:
             raise first
 
     def add_stats(self, stats: StoreStats) -> None:
-        """Add what `Store.stats` says of a store that writes."""
+        """Add the statistics that only a store that writes has."""
         in_tasks = {**self.scheduler.failures, **self.cleaner.failures}
         failures = {name: failure.error for name, failure in in_tasks.items()}
         for directory in self.disks.directories.values():
@@ -419,7 +420,7 @@ class LogManager:
         stats["cleaning_seconds"] = self.cleaner.seconds.stats()
 
     def full(self, root: str) -> StorageError | None:
-        """Return why writes in a directory wait for disk space, or None if none does."""
+        """Return why writes in a directory wait for disk space, or None if no write waits."""
         found = [self.disks.directories[root].full]
         for entry, hosted in list(self._open.items()):
             if entry.root == root and not hosted.log.closed:
@@ -430,9 +431,9 @@ class LogManager:
     def delete(self, entries: Iterable[Entry], *, at_once: bool = False) -> bool:
         """Close the logs of partitions, rename their directories durably, and remove these later (SEMANTICS 6.16).
 
-        Returns whether that was done for all: partitions in a directory that is offline, or fails now, have to wait for
-        an opening with it. In a full directory, and with `at_once`, they are removed now to make space. May be repeated
-        after an interrupt.
+        Returns whether all were renamed. If a log directory is offline or fails, an opening that can use it deletes its
+        partitions. In a full log directory, and with `at_once`, the renamed directories are removed now to make space.
+        May be repeated after an interrupt.
         """
         entries = list(entries)
         full = [root for root in self.disks.roots if at_once or self.full(root) is not None]
@@ -456,7 +457,7 @@ class LogManager:
         self.scheduler.stop()
 
     def abandon(self) -> None:
-        """Leave everything as the death of the process would, and release the locks."""
+        """Release the locks, and leave all else as if the process had died."""
         self.stop()
         self.closed = True
         for hosted in self.open_logs:
@@ -511,7 +512,7 @@ class LogManager:
 
 
 def _as_kstore_error(error: Exception) -> KStoreError:
-    """Return the error itself, or a `StorageError` for one that no log should raise."""
+    """Return a `KStoreError` unchanged; wrap any other error in a `StorageError`."""
     if isinstance(error, KStoreError):
         return error
     made = StorageError(EIO, f"not closed cleanly: {type(error).__name__}: {error}")

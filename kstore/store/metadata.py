@@ -1,7 +1,6 @@
-"""What a store knows of its topics: their partitions, the file of topics, and the settings in force for each.
+"""The topics of a store: their partitions, the file of topics, and the settings in force for each topic.
 
-Invariant: settings and a partition count belong to a topic's id, so those of a former topic of the same name do not
-count.
+Invariant: settings and partition counts belong to topic ids: those of a former topic of the same name are ignored.
 """
 
 from __future__ import annotations
@@ -82,11 +81,11 @@ class Metadata:
         return self.role
 
     def partitions(self, topic: str) -> Mapping[int, Entry]:
-        """Return the known partitions of a topic; empty for one that is not here."""
+        """Return the known partitions of a topic; empty if the topic is not here."""
         return self.catalog.partitions(topic) if topic in self.catalog else {}
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has, those on a missing disk included; 0 without a topic."""
+        """Return how many partitions a topic has, including those on a missing disk; 0 if there is no such topic."""
         entries = self.partitions(topic)
         if not entries:
             return 0
@@ -96,14 +95,14 @@ class Metadata:
         return max(max(entries) + 1, record.partitions)
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """Return the id of a topic's partitions; None without a topic, and for one older than Kafka's topic ids."""
+        """Return a topic's id; None if there is no such topic, or if it is older than Kafka's topic ids."""
         return id_on_disk(self.partitions(topic))
 
     def find_missing(self, roots: Sequence[str]) -> list[Entry]:
-        """Return the partitions that a checkpoint file names and no directory has, each marked as refused.
+        """Return the partitions that a checkpoint file names but that have no directory, each marked as refused.
 
-        A partition without a checkpoint line is not counted: it may never have held anything. A missing partition may
-        be in a directory that is not open now, or a broker may have deleted its topic.
+        A partition without a checkpoint line is not counted: it may never have had records. A missing partition may be
+        in a directory that is not open now, or a broker may have deleted its topic.
         """
         # A partition that was missing before is searched for again.
         by_topic = {
@@ -132,11 +131,11 @@ class Metadata:
         return missing
 
     def _is_current(self, topic: str) -> bool:
-        """Return whether a topic's record belongs to it; False if no partition's id can be read, so it is unknown."""
+        """Return whether a topic's record has the topic's id; False if no partition's id can be read."""
         return self.refusal(topic) is None and self.table.find(topic, self.topic_id(topic)) is not None
 
     def refusal(self, topic: str) -> StorageError | None:
-        """Return why it is unknown whether a topic's record belongs to it: all its partitions' ids are malformed."""
+        """Return the error if a topic's id is unknown because all its `partition.metadata` files are malformed."""
         try:
             self.topic_id(topic)
         except StorageError as error:
@@ -148,7 +147,7 @@ class Metadata:
     # Settings.
 
     def config_of(self, topic: str) -> LogConfig:
-        """Return the settings in force for a topic: its own over the store's over the defaults (SEMANTICS 13.11)."""
+        """Return the settings in force for a topic: its own, then the store's, then the defaults (SEMANTICS 13.11)."""
         configs = self._configs
         config = configs.get(topic)
         if config is None:
@@ -157,7 +156,7 @@ class Metadata:
         return config
 
     def overrides(self, topic: str) -> Mapping[str, str]:
-        """Return a topic's own settings, or those that a broker's topic brings along (`topics.inherited_config`)."""
+        """Return a topic's own settings; if kstore has no record of them, those inferred by `inherited_config`."""
         if self._cleaned is None:
             self._cleaned = (cleaned_topics(self._roots),)
         inherited = inherited_config(topic, self._cleaned[0])
@@ -169,8 +168,8 @@ class Metadata:
     def is_compacted(self, topic: str) -> bool:
         """Return whether a cleaner may drop records of a topic: its own or the store's policy has `compact`.
 
-        A line in the cleaner's checkpoint is not enough, since a broker leaves it when the policy is changed; the line
-        only protects the topic from retention (`overrides`).
+        A line in the cleaner's checkpoint is not enough, since a broker keeps the line when the policy is changed; the
+        line only protects the topic from retention (`overrides`).
         """
         told = self._compacted.get(topic)
         if told is None:
@@ -185,7 +184,7 @@ class Metadata:
         return record is not None and "cleanup.policy" in record.config
 
     def forget_config(self, topic: str | None = None) -> None:
-        """Compute a topic's settings again when they are next needed; without a topic, those of all topics."""
+        """Compute a topic's settings again when they are next needed; None means all topics."""
         if topic is None:
             self._configs, self._compacted = {}, {}
         else:
@@ -194,13 +193,13 @@ class Metadata:
 
 
 class WatchedMetadata(Metadata):
-    """The topics of a store that only reads: they follow the changes of another process to the directories."""
+    """The topics of a store that only reads, updated when another process has changed the directories."""
 
     def __init__(self, paths: tuple[str, ...], config: LogConfig, broker: BrokerConfig) -> None:
         super().__init__(paths, config, broker)
         self._watch = Watch(paths)
         self._watch.refresh()
-        self._table_looks = self._watch.looks  # `looks` of the watch when the table was read
+        self._table_looks = self._watch.looks  # `Watch.looks` when the table was read
         self.load(self._watch.catalog, paths)
         self.passed_over = self._watch.passed_over
         self._refuse_missing()
@@ -224,7 +223,7 @@ class WatchedMetadata(Metadata):
         return super().config_of(topic)
 
     def _refuse_missing(self) -> None:
-        """Refuse the partitions that are missing, if they are still missing after reading the directories again."""
+        """Refuse the partitions that are missing, after reading the directories again to be sure."""
         refused = {entry.key: entry for entry in self.catalog.entries() if entry.failure is not None}
         if {entry.key for entry in self.find_missing(self.paths)} == refused.keys():
             return

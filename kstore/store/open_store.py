@@ -51,9 +51,10 @@ def open_directories(
     opening: Opening,
     assemble: Callable[[Metadata, LogManager | LogReaders, Opening], Recovering],
 ) -> None:
-    """Open the directories at `paths`; raise as `Store.open` does, with nothing left open or locked.
+    """Open the directories at `paths`; if that fails, raise as `Store.open` does and leave nothing open or locked.
 
-    `assemble` makes the parts of the store before any of them works, so that they have an owner if an interrupt comes.
+    `assemble` creates the parts of the store before any of them starts to work, so that the store owns them if an
+    interrupt comes.
     """
     settings = opening.settings
     of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}

@@ -1,7 +1,7 @@
 """`PartitionDirectories`: makes the directories of partitions, renames deleted ones, and removes them later.
 
-Changes names in the log directories, and opens no log: the manager has closed the logs that are deleted. Invariant:
-each change is durable before the call returns, and may be repeated after a crash or an interrupt.
+Changes names in the log directories, and opens no log: the manager closes a log before it is deleted. Invariant: each
+change is durable before the call returns, and may be repeated after a crash or an interrupt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PartitionDirectories:
     def __init__(
         self, disks: Disks, scheduler: Scheduler, now: Callable[[], int], *, cordoned: Sequence[str], delay_ms: int
     ) -> None:
-        """`cordoned` directories get no new partition; renamed ones are removed after `delay_ms`."""
+        """`cordoned` directories get no new partition; renamed directories are removed after `delay_ms`."""
         self._disks = disks
         self._scheduler = scheduler
         self._now = now
@@ -49,11 +49,11 @@ class PartitionDirectories:
     def make(
         self, topic: str, numbers: Iterable[int], topic_id: uuid.UUID, known: Callable[[], Iterable[Entry]]
     ) -> list[Entry]:
-        """Make the directories of new partitions durably, each with its topic's id (SEMANTICS 13.7) and no stale mark.
+        """Durably make the directories of new partitions, with the topic's id (SEMANTICS 13.7) and no checkpoint lines.
 
-        Each goes to the log directory that has the fewest of the `known` partitions and is not cordoned. A log
-        directory that fails goes offline, a full one does not, and their partitions go elsewhere (SEMANTICS 13.3).
-        Raises `StorageError` if none is left.
+        Each partition goes to the log directory that has the fewest of the `known` partitions and is not cordoned. If a
+        log directory fails, it goes offline; if it is full, it does not. In both cases, its new partitions go to
+        another one (SEMANTICS 13.3). Raises `StorageError` if no log directory is left.
         """
         full: dict[str, StorageError] = {}
         cordoned = [each if each == EVERY else os.path.realpath(each) for each in self._cordoned]
@@ -118,8 +118,8 @@ class PartitionDirectories:
     def delete(self, entries: Iterable[Entry], at_once: Container[str]) -> bool:
         """Rename the directories of partitions durably, remove them later, and return whether all were renamed.
 
-        Those in a root in `at_once` are removed now. Partitions in a directory that is offline, or fails now, have to
-        wait for an opening with it (SEMANTICS 6.16).
+        Directories in a root in `at_once` are removed now. If a log directory is offline or fails, an opening that can
+        use it deletes its partitions (SEMANTICS 6.16).
         """
         by_root: dict[str, list[Entry]] = {}
         for entry in entries:
@@ -136,10 +136,10 @@ class PartitionDirectories:
         return not self._disks.any_offline
 
     def forget(self, topic: str, partitions: int) -> None:
-        """Remove the lines of a topic's partitions from the checkpoint files, wherever its directories were.
+        """Remove the lines of a topic's partitions from the checkpoint files of all log directories.
 
-        A process that dies while it deletes a topic leaves the lines of directories that it has renamed; they must not
-        apply to the next topic of that name.
+        A process that dies while it deletes a topic leaves the lines of directories that it has renamed; these lines
+        must not apply to the next topic of that name.
         """
         keys = [(topic, number) for number in range(partitions)]
         for directory in self._disks.directories.values():
@@ -189,7 +189,7 @@ class PartitionDirectories:
             try:
                 fs.remove_tree(path)
                 fs.sync_directory(os.path.dirname(path))
-            except StorageError as error:  # the others are removed all the same
+            except StorageError as error:  # the other directories are still removed
                 first = first or error
             else:
                 self._removals.pop(path, None)  # another thread may have removed it

@@ -23,7 +23,7 @@ class Logs(Protocol):
         """Return the manager, for a change; raise `LogClosedError` when closed, `ReadOnlyError` if mode is "r"."""
 
     def leading(self) -> LogManager:
-        """Return the manager, for a client's change; as `writing`, and raise `NotLeaderError` in a follower."""
+        """Return the manager, for a client's change; raise as `writing` does, and `NotLeaderError` in a follower."""
 
 
 class LogReaders:
