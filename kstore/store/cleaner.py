@@ -107,7 +107,7 @@ class Cleaner:
     # Running.
 
     def start(self, shared: Scheduler, *, background: bool, delay_ms: int) -> None:
-        """Schedule the passes, the first after `delay_ms`, in the cleaner's threads or, without threads, in `shared`."""
+        """Schedule the passes, the first after `delay_ms`: in the cleaner's threads, or else in `shared`."""
         for _ in range(self.threads if background else 0):
             scheduler = Scheduler(self._clock, name="kstore-cleaner")
             scheduler.every(CLEANER, weak_method(self.run), self._backoff_ms, delay_ms)
@@ -249,7 +249,7 @@ class Cleaner:
         """Clean a log; return whether its first dirty offset has moved."""
         entry, log, dirtiness = selected
         try:
-            # The next write of the cleaner's checkpoint drops partitions of other directories (SEMANTICS 7.7).
+            # The next write of the checkpoint drops lines of partitions that are not in this directory (SEMANTICS 7.7).
             hosted = {each.key for each in self._metadata.catalog.entries() if each.root == entry.root}
             host.disks.directories[entry.root].keep_first_dirty(hosted)
             config = self._metadata.config_of(entry.topic)

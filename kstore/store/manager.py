@@ -53,7 +53,7 @@ LOG_STARTS = "log start checkpoint"
 HIGH_WATERMARKS = "high watermark checkpoint"
 LEFTOVERS = "leftovers"
 IN_APPENDS = frozenset((FLUSH, RETENTION, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, DELETION, LEFTOVERS))
-"""The tasks that an append may run if there is no background thread: they take no lock that the append's caller may hold."""
+"""The tasks that an append may run if there is no background thread: they take no lock that an appending thread may hold."""
 _FALLBACK_MS = 60_000  # a task that nothing wakes runs once a minute
 
 
@@ -124,7 +124,7 @@ class LogManager:
         return self
 
     def take_role(self, follows: FollowerRole | None) -> None:
-        """Make the logs a follower's or, with None, a leader's; called before any log is opened or after all logs are."""
+        """Make the logs a follower's or (None) a leader's; called before any log is opened or after all are."""
         self._follows = follows
         for directory in self.disks.directories.values():
             directory.watermarks = None if follows is None else {}

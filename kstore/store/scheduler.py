@@ -1,7 +1,7 @@
 """Runs tasks periodically, by a clock that is passed in (SEMANTICS 13.4).
 
-`run_due` runs every due task in the calling thread; the one background thread does the same.
-Invariant: a clock may jump. A task never waits longer from now than its period, and a leap forward runs it once.
+`run_due` runs every due task in the calling thread; the one background thread does the same. Invariant: if the clock
+jumps back, no task waits longer than its period; if it jumps forward, each task runs once.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class Failure(NamedTuple):
 class Scheduler:
     """Runs named tasks when they are due by `clock` (milliseconds; the system's unless given).
 
-    `every` and `once` add a task; a second one of the same name replaces the first. An exception in a task is logged
-    (once, while each run ends with the same one) and kept in `failures`; it stops neither the other tasks nor the next
-    run of the task. A task that returns an int runs again after this number of milliseconds (at least 1) instead of its
-    period; a task from `once` is then kept. The scheduler holds its actions: an action must not refer to an owner that
-    is to be collected.
+    `every` and `once` add a task; a second task of the same name replaces the first. An exception in a task is kept in
+    `failures`, and logged unless the previous run raised the same one. The other tasks and the next run of the task are
+    not affected. A task that returns an int runs again after this number of milliseconds (at least 1) instead of its
+    period; a task from `once` is then kept. The scheduler refers to its actions, so an action may refer only weakly to
+    an owner that is to be collected.
 
     Any method may be called from any thread, and by a task. In a forked child there are no tasks and no thread.
     """
 
     def __init__(self, clock: Callable[[], int] | None = None, *, name: str = "kstore-scheduler") -> None:
-        """`name` is that of its thread."""
+        """`name` is the name of the thread."""
         self._name = name
         self._clock = clock or _now_ms
         self._look_ms = _LOOK_MS if clock is None else _LOOK_PASSED_IN_MS
         self._tasks: dict[str, _Task] = {}
-        self._running: dict[str, _Task] = {}  # by name: two tasks of one name never run at once
+        self._running: dict[str, _Task] = {}  # by name: two tasks of one name never run at the same time
         self._failures: dict[str, Failure] = {}
         self._seconds: dict[str, Histogram] = {}
         # Only entered by `with`, and never held while a task runs, so that an interrupt leaves it free.
@@ -70,7 +70,7 @@ class Scheduler:
     # Adding tasks.
 
     def every(self, name: str, action: Action, period_ms: int, delay_ms: int) -> None:
-        """Run `action` after `delay_ms`, then at a fixed rate; once, if the period is not positive (SEMANTICS 13.4).
+        """Run `action` after `delay_ms`, then at a fixed rate; only once if the period is not positive (SEMANTICS 13.4).
 
         Due times that have passed before a run are skipped, and the rate keeps its phase. If a due time comes during a
         run, the task runs again immediately, since the run's first steps were made before that time.
@@ -81,7 +81,7 @@ class Scheduler:
         self._add(_Task(name, action, None, max(delay_ms, 0)))
 
     def hurry(self, name: str, delay_ms: int = 0) -> bool:
-        """Run a task within `delay_ms`, again if it is running now; return False if there is no such task."""
+        """Run a task within `delay_ms`, once more if it is running now; return False if there is no such task."""
         due_ms = self._clock() + max(delay_ms, 0)
         with self._lock:
             task = self._tasks.get(name)
@@ -104,7 +104,7 @@ class Scheduler:
 
     @property
     def due_ms(self) -> int:
-        """When the next task is due that is not running; `NEVER` if there is none."""
+        """When the next task that is not running is due; `NEVER` if there is none."""
         return self.due_among(None)
 
     def due_among(self, names: Container[str] | None) -> int:
@@ -140,10 +140,11 @@ class Scheduler:
     # Running tasks.
 
     def run_due(self, names: Container[str] | None = None) -> None:
-        """Run the due tasks, each at most once, the longest due first, and those that become due during the call.
+        """Run the due tasks and those that become due during the call: each at most once, the longest due first.
 
-        With `names` only the tasks of these names. Skips a task that another thread is running. An `Exception` of a
-        task is not raised here. Other exceptions, such as an interrupt of this thread, are; the task is then due again.
+        With `names`, only the tasks of these names are run. A task that another thread is running is skipped. If a task
+        raises an `Exception`, it is not raised here. Other exceptions, such as an interrupt of this thread, are raised,
+        and the task is then due again.
         """
         self._run_due(Exception, names)
 
@@ -300,7 +301,7 @@ class _Task:
         self.hurried_ms = NEVER  # set by `hurry` while the task runs: when to run again
 
     def due_by(self, now_ms: int) -> int:
-        """Return when the task is due: at most its first wait in the future, since the clock may have gone back."""
+        """Return when the task is due: at most `wait_ms` from now, even if the clock has gone back."""
         if self.due_ms - now_ms > self.wait_ms:
             self.due_ms = now_ms + self.wait_ms
         return self.due_ms
@@ -322,7 +323,7 @@ class _Task:
 
 
 class _Turn:
-    """One run of one task; made before the task is taken, so that an interrupted run can still release it."""
+    """One run of one task; created before the task is taken, so that an interrupted run can still release it."""
 
     __slots__ = ("begun_ms", "task")
 
@@ -332,7 +333,7 @@ class _Turn:
 
 
 class _Worker:
-    """The thread of a scheduler, and the queue that wakes it; refers to the scheduler only while it works."""
+    """The thread of a scheduler, and the queue that wakes it; refers to the scheduler only while tasks run."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self._wakeups: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt in set() would leave it locked

@@ -19,7 +19,7 @@ _OF_A_LOG = [name for name in CompactionStateStats.__annotations__ if name != "e
 
 
 def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
-    """Return everything but the compaction of each log."""
+    """Return the contents of `Store.stats` without the compaction of each log."""
     current = metadata.current()
     entries = current.entries()
     follows = metadata.current_role()
@@ -42,7 +42,7 @@ def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
 
 
 def _refused(entry: Entry) -> KStoreError | None:
-    """Return why a partition cannot be written though its directory can; None if it can."""
+    """Return why a partition cannot be written although its log directory can; None if it can be written."""
     if entry.failure is not None or entry.log is None:
         return entry.failure or entry.waits
     return entry.log.failed

@@ -40,9 +40,9 @@ class Table(KeyedRows[ConsumerRecord]):
 
     Iterating yields the records partition by partition in the order of their offsets. `table[key]` is the
     `ConsumerRecord` of a key (bytes) and `len` the number of keys; `key in table`, `get`, `keys` and `items` work as
-    with a dict. `columns()` returns the table as columns, including one named partition, and Arrow libraries accept the
-    table itself: `polars.DataFrame(table)`, `pyarrow.table(table)`. In names of headers, bytes that are not UTF-8 are
-    replaced by U+FFFD, as in columns.
+    with a dict. `columns()` returns the table as columns, including a column `partition`, and Arrow libraries accept
+    the table itself: `polars.DataFrame(table)`, `pyarrow.table(table)`. In names of headers, bytes that are not UTF-8
+    are replaced by U+FFFD, as in columns.
 
     Example:
         >>> table = store.table("orders")

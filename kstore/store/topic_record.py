@@ -32,11 +32,12 @@ class TopicFile:
     def record(self, topic: str, record: TopicRecord | None, *, may_wait: bool = False) -> None:
         """Write a topic's new record, or its removal, durably into every directory in service.
 
-        A full directory gets it later, as long as another one has space; with `may_wait`, also if none has.
+        If a directory is full, the record is written into it later. If all are full, this raises unless `may_wait` is
+        true.
         """
         metadata, manager = self._metadata, self._logs.writing()
         if record is not None and record.state == "live" and not record.config and len(metadata.paths) == 1:
-            record = None  # the partition directories have all the rest
+            record = None  # the partitions' directories have its id and their number
         table = metadata.table
         if record == table.topics.get(topic):
             return
@@ -69,7 +70,7 @@ class TopicFile:
             changing.release()
 
     def write_waiting(self) -> None:
-        """Write what waits for space; it continues to wait if there is still none."""
+        """Retry a write that waits for space; if there is still none, it continues to wait."""
         metadata = self._metadata
         if self._waits:
             with suppress(fs.FullDiskError):

@@ -1,7 +1,7 @@
 """A set of locks that are held together.
 
 Compiled, so that no interrupt (a signal handler that raises) can come between taking a lock and recording that it is
-held: `contextlib.ExitStack` loses the lock there.
+held: `contextlib.ExitStack` loses the lock if an interrupt comes there.
 """
 
 

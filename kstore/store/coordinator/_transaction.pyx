@@ -159,7 +159,7 @@ cdef class IdSteps:
         return max((<Appender?> self._appender).leader_epoch, 0)
 
     def write(self, state: TransactionState) -> None:
-        """Write a state to the log; it is in force from then on, even if an interrupt comes before this returns."""
+        """Write a state to the log; it is in force when it is there, even if an interrupt comes before this returns."""
         self._write(state_value(state), state)
 
     def remove(self) -> None:
@@ -176,12 +176,12 @@ cdef class IdSteps:
         return 0
 
     def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
-        """Add partitions to the transaction, before anything is written there."""
+        """Add partitions to the transaction, before a record is written to them."""
         producer_id, epoch, timeout_ms, status, partitions, _, start_ms, _, _, _ = fields(self.state)
         now_ms = self.now()
         if status is not ONGOING:
             start_ms = now_ms
-        else:  # some may be there: an interrupted write may have written its record
+        else:  # an interrupted call may have added some of them
             places = [place for place in places if place not in partitions]
             if not places:
                 return
@@ -189,7 +189,7 @@ cdef class IdSteps:
             producer_id, epoch, timeout_ms, ONGOING, (*partitions, *places), now_ms, start_ms, producer_id, -1, VERSION)))
 
     def decide(self, bint commit, epoch: int, next_producer_id: int, now_ms: int) -> None:
-        """Write the decision how the transaction ends, with the epoch of its markers."""
+        """Write the decision to commit or to abort, with the epoch of the markers."""
         producer_id, _, timeout_ms, _, partitions, _, start_ms, _, _, _ = fields(self.state)
         self.write(ks_tuple_as(STATE, (
             producer_id, epoch, timeout_ms, PREPARE_COMMIT if commit else PREPARE_ABORT, partitions, now_ms, start_ms,
@@ -249,7 +249,7 @@ def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_e
 
 
 cdef class RecordTransaction:
-    """A transaction's records and its end. A subclass defines `_check`, which raises if it cannot continue."""
+    """A transaction's records and its end. A subclass defines `_check`, which raises if the transaction cannot continue."""
 
     cdef readonly object _producer  # type: TransactionalProducer
     cdef readonly object _coordinator  # type: TransactionCoordinator

@@ -35,7 +35,7 @@ _LONGEST_PAUSE = 0.02  # seconds between rounds over the topics
 
 
 class Positions(NamedTuple):
-    """What one call commits for a group: offsets by partition, a text, and the topic ids that the caller knows."""
+    """The positions that one call commits for a group, with a text and the topic ids that the caller knows."""
 
     group: str
     offsets: Mapping[Place, int]
@@ -50,7 +50,7 @@ class ReadPositions(dict[Place, int]):
 
 
 class GroupPositions(Protocol):
-    """What a consumer needs of its group's coordinator."""
+    """The part of a group's coordinator that a consumer uses."""
 
     def commit(self, positions: Positions, *, sync: bool = False) -> None: ...
     def committed_offsets(
@@ -75,8 +75,8 @@ class Consumer(Closing):
 
     The iterator ends at the end of the topics or, if it follows, after its timeout without a new record. Iterating
     again continues with the records that have arrived since. `poll` returns the available records as a list. `commit`
-    stores how far the records were read; the group's next consumer starts there. Consumers of one group do not know of
-    each other, and do not share its partitions.
+    stores how far the records were read; the group's next consumer starts there. Consumers of one group do not share
+    its partitions: each reads all of them.
 
     Belongs to one thread at a time.
     """
@@ -88,7 +88,7 @@ class Consumer(Closing):
     """The topics that are read."""
 
     def __init__(self, reader: TopicReader, coordinator: GroupPositions, options: ConsumerOptions) -> None:
-        """Read topics with `reader`, and the group's positions from `coordinator`, perhaps of another store."""
+        """Read topics with `reader`, and positions from `coordinator`, which may belong to another store."""
         reset, merge, topics = options.auto_offset_reset, options.merge, options.topics
         if reset not in ("earliest", "latest", "none"):
             raise ValueError(f"auto_offset_reset is {reset!r}; 'earliest', 'latest' and 'none' are allowed")
@@ -104,8 +104,8 @@ class Consumer(Closing):
         self._timeout = arguments.seconds("timeout", options.timeout)
         self._closed = False
         self._positions: dict[Place, int] = {}  # the offset of the next record to return, for every known partition
-        # The same for partitions from which a record was returned or which were started at their end: otherwise records
-        # that arrive before the group reads any would be skipped when it starts at the end again.
+        # The positions to commit: of partitions from which a record was returned or which were started at their end. If
+        # the latter were not committed, a second start at the end would skip the records between.
         self._read: dict[Place, int] = {}
         self._committed: dict[Place, int] = {}
         self._lost: dict[Place, OffsetOutOfRangeError] = {}  # why a partition cannot be read at its position
@@ -130,10 +130,10 @@ class Consumer(Closing):
         """Return the available records, and wait for the first of them if there are none.
 
         May be called repeatedly and mixed with iterating, whether the consumer follows or not. All returned records
-        count as read. If an error is found after some records, these are returned first.
+        count as read. If an error is found after some records, the records are returned first.
 
-        In a thread (`asyncio.to_thread`), use this `timeout` and no `asyncio.wait_for` around the call: the thread
-        would continue, and its records would count as read though nobody gets them (docs/asyncio.md).
+        In a thread (`asyncio.to_thread`), use this `timeout` instead of `asyncio.wait_for`: after a cancellation the
+        thread would continue, and its records would count as read although nobody gets them (docs/asyncio.md).
 
         Args:
             timeout: How many seconds to wait for the first record; 0 does not wait, None waits forever.
@@ -167,7 +167,7 @@ class Consumer(Closing):
         return records
 
     def _next(self, *, again: bool = False) -> ConsumerRecord | None:
-        """Return the next record of the current round, or None at its end; with `again` start another round there."""
+        """Return the next record of the round (one pass over the topics), None at its end; `again` starts a new round."""
         if self._closed:
             raise LogClosedError(f"the consumer of group {self.group} is closed")
         try:
@@ -205,7 +205,7 @@ class Consumer(Closing):
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def _begin_anew(self) -> None:
-        """Restart reading at the positions with the next call."""
+        """Make the next call restart reading at the positions."""
         self._records, self._begun = None, False
 
     # Positions.
@@ -214,11 +214,11 @@ class Consumer(Closing):
     def positions(self) -> dict[Place, int]:
         """The next offset of each partition from which a record was returned: what `commit` stores.
 
-        A partition that `auto_offset_reset="latest"` started at its end is included before any of its records was
-        returned.
+        If `auto_offset_reset="latest"` has started a partition at its end, the partition is included even before one of
+        its records was returned.
 
-        In a transaction pass them to `txn.commit_offsets` instead. Raises the errors of `commit` if a position is no
-        longer valid.
+        In a transaction, pass the positions to `txn.commit_offsets` instead of calling `commit`. Raises the errors of
+        `commit` if a position is no longer valid.
         """
         self._check(self._read)
         positions = ReadPositions(self._read)
@@ -232,10 +232,10 @@ class Consumer(Closing):
     def commit(self, metadata: str = "", *, sync: bool = False) -> None:
         """Commit how far the records were read, up to and including the last one returned.
 
-        The position of a partition that `auto_offset_reset="latest"` started at its end is committed before any record
-        of it was read: the group gets all later records, whether a consumer runs or not.
+        If `auto_offset_reset="latest"` has started a partition at its end, that position is committed even if no record
+        was read: the group then gets all later records, even those that arrive while no consumer runs.
 
-        Records that `poll` returned count as read, also if its caller was cancelled before it got them, such as by
+        Records that `poll` returned count as read, even if its caller was cancelled before it got them, for example by
         `asyncio.wait_for`.
 
         If a position is no longer valid, nothing is committed.
@@ -260,12 +260,13 @@ class Consumer(Closing):
     def seek_to_committed(self) -> None:
         """Go back to the group's committed positions, for example after a transaction was aborted.
 
-        If a topic was deleted and created again, reading starts with the new one.
+        If a topic was deleted and created again, the new topic is read.
         """
         on_lag: OnLag = "start" if self._options.auto_offset_reset == "earliest" else "raise"
         options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, on_lag)
         followers = {topic: self._reader.follow(topic, options) for topic in self.topics}
-        # After the followers, which know the topics' ids: a position in a former topic of that name does not count.
+        # Read after the followers are made, which know the topics' ids: positions in former topics of the same name are
+        # ignored.
         ids = {topic: follower.topic_id for topic, follower in followers.items()}
         committed = self._coordinator.committed_offsets(self.group, ids.get)
         self._begin_anew()
@@ -326,7 +327,7 @@ class Consumer(Closing):
             self._positions[topic, number] = offset
 
     def _start_of(self, place: Place) -> int:
-        """Return where a partition starts: at its committed position, else as `auto_offset_reset` says."""
+        """Return the offset at which a partition starts: its committed position, else as `auto_offset_reset` says."""
         log, reset = self._reader.log(*place), self._options.auto_offset_reset
         start, end = log.log_start_offset, log.log_end_offset
         offset = self._committed.get(place)
