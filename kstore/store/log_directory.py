@@ -211,7 +211,7 @@ class LogDirectory:
             self._write_changed()
 
     def write_high_watermarks(self, all_housekeeping: Iterable[Housekeeping]) -> None:
-        """Write the high watermarks of these logs, which are the log ends or, in gaps, the ends of data (SEMANTICS 0.4).
+        """Write the high watermarks of these logs, which are the log ends or, in gaps, the data ends (SEMANTICS 0.4).
 
         A follower has the leader's high watermarks, but at most the ends of its own logs (SEMANTICS 10.23).
         """

@@ -53,7 +53,7 @@ LOG_STARTS = "log start checkpoint"
 HIGH_WATERMARKS = "high watermark checkpoint"
 LEFTOVERS = "leftovers"
 IN_APPENDS = frozenset((FLUSH, RETENTION, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, DELETION, LEFTOVERS))
-"""The tasks that an append may run if there is no background thread: they take no lock that an appending thread may hold."""
+"""The tasks that an append may run if there is no background thread: they take no lock that an append may hold."""
 _FALLBACK_MS = 60_000  # a task that nothing wakes runs once a minute
 
 

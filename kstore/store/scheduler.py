@@ -70,7 +70,7 @@ class Scheduler:
     # Adding tasks.
 
     def every(self, name: str, action: Action, period_ms: int, delay_ms: int) -> None:
-        """Run `action` after `delay_ms`, then at a fixed rate; only once if the period is not positive (SEMANTICS 13.4).
+        """Run `action` after `delay_ms`, then at a fixed rate; once if `period_ms` is not positive (SEMANTICS 13.4).
 
         Due times that have passed before a run are skipped, and the rate keeps its phase. If a due time comes during a
         run, the task runs again immediately, since the run's first steps were made before that time.

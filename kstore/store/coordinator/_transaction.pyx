@@ -159,7 +159,7 @@ cdef class IdSteps:
         return max((<Appender?> self._appender).leader_epoch, 0)
 
     def write(self, state: TransactionState) -> None:
-        """Write a state to the log; it is in force when it is there, even if an interrupt comes before this returns."""
+        """Write a state to the log; it is in force from then on, even if an interrupt comes before this returns."""
         self._write(state_value(state), state)
 
     def remove(self) -> None:
@@ -249,7 +249,7 @@ def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_e
 
 
 cdef class RecordTransaction:
-    """A transaction's records and its end. A subclass defines `_check`, which raises if the transaction cannot continue."""
+    """A transaction's records and its end. A subclass defines `_check`, which raises if no more may be written."""
 
     cdef readonly object _producer  # type: TransactionalProducer
     cdef readonly object _coordinator  # type: TransactionCoordinator

@@ -167,7 +167,7 @@ class Consumer(Closing):
         return records
 
     def _next(self, *, again: bool = False) -> ConsumerRecord | None:
-        """Return the next record of the round (one pass over the topics), None at its end; `again` starts a new round."""
+        """Return the next record of the round (one pass over the topics), None at its end; `again` starts another."""
         if self._closed:
             raise LogClosedError(f"the consumer of group {self.group} is closed")
         try:

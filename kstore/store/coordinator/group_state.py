@@ -1,9 +1,9 @@
-"""The groups and positions in one partition of `__consumer_offsets`, read from its log up to the end.
+"""The groups and positions in one partition of `__consumer_offsets`, read from the partition's log.
 
 Replays the log and says what has expired (Kafka's OffsetMetadataManager and its groups); writes nothing. A replay
 starts with the newest record of each key up to the last stable offset, so its time depends on the number of keys, not
-of commits. Positions written in a transaction wait for its marker. Invariant: of two commits of one position, or a
-commit and a deletion, the one at the higher offset counts, in whatever order their markers came.
+on the number of commits. Positions written in a transaction take effect with its marker. Invariant: if several commits
+or deletions change one position, the one at the highest offset counts, regardless of the order of their markers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Committed(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The expired positions of a group; `whole` if nothing of the group is left without them."""
+    """The expired positions of a group; `whole` if the group's own record is to be deleted with them."""
 
     group: str
     places: list[Place]
@@ -63,14 +63,14 @@ class _Group:
 class OffsetsPartition:
     """The groups of one partition. Each query first replays the log up to its end. Thread-safe.
 
-    `writing` is held while records are written that depend on the positions.
+    `writing` is held while records that depend on the positions are written.
     """
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.writing = threading.RLock()
         self._reading = threading.RLock()
-        self._version = -1  # of the log's guard at the last replay
+        self._version = -1  # `View.guard.version` of the log at the last replay
         self._forget()
 
     def _forget(self) -> None:
@@ -97,7 +97,7 @@ class OffsetsPartition:
             ]
 
     def has_record(self, group: str) -> bool:
-        """Return whether the log has a record of the group itself, as for a classic group."""
+        """Return whether the log has the record of a classic group itself, not only positions."""
         with self._reading:
             self._catch_up()
             state = self._groups.get(group)
@@ -110,10 +110,10 @@ class OffsetsPartition:
             return sorted(name for name, group in self._groups.items() if group.positions)
 
     def expired(self, now_ms: int, retention_ms: int, in_use: Container[str]) -> Iterator[Expired]:
-        """Yield the expired positions of groups without members, by the age of their commits.
+        """Yield the expired positions of the groups that have no members.
 
-        For a classic group whose members have left it, the time counts from then. Groups with members or an open
-        transaction, and those `in_use`, keep all positions.
+        The age of a position counts from its commit or, if all members of a classic group have left, from then. Groups
+        with members or an open transaction, and groups in `in_use`, keep all positions.
         """
         with self._reading:
             self._catch_up()

@@ -1,8 +1,8 @@
 """`GroupCoordinator`: consumer groups' positions in `__consumer_offsets`, as a broker's coordinator keeps them.
 
 `codec.coordinator.group_records` encodes the records, `group_state` reads a partition's state. Invariant: every record
-is what a broker of 4.3.0 would have written, so that a broker can continue a group of kstore, and kstore one of a
-broker.
+is what a broker of 4.3.0 would have written, so that a broker can continue kstore's groups, and kstore a broker's
+groups.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CommittedOffset(int):
 
     @classmethod
     def of(cls, position: Position) -> CommittedOffset:
-        """Make one from the contents of a record.
+        """Make a committed position from the contents of a record.
 
         Args:
             position: The value of a record of `__consumer_offsets`.
@@ -127,7 +127,7 @@ class GroupCoordinator:
     def committed_offsets(
         self, group: str, topic_id: Callable[[str], uuid.UUID | None] | None = None
     ) -> dict[Place, CommittedOffset]:
-        """Return a group's positions. `topic_id` returns the ids of another store's topics."""
+        """Return a group's positions; if the topics are in another store, `topic_id` returns their ids."""
         check_group(group)
         log = self._internal.log(OFFSETS_TOPIC, group)
         if log is None:
@@ -241,9 +241,10 @@ class GroupCoordinator:
         self._partitions.clear()
 
     def pull_back(self) -> None:
-        """Set positions above the log end offset of their partition to it, when another leader takes over.
+        """When another leader takes over, lower positions above a partition's log end offset to that offset.
 
-        The former leader's records between the two are lost here, and the group has not read those that replace them.
+        The former leader's records between the two offsets are lost, and the group has not read the records that will
+        replace them.
         """
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
@@ -271,9 +272,9 @@ class GroupCoordinator:
     def forget_topic(self, topic: str, topic_id: uuid.UUID | None) -> None:
         """Delete all groups' positions in a topic that is deleted; if that fails, their topic id makes them invalid.
 
-        This includes positions that an open transaction has written and may commit later. Positions in another store's
-        topic of that name, which has another id, are kept, and with them all positions of the group in the same
-        partition: a tombstone would delete all of these.
+        This includes positions that an open transaction has written and may commit later. If a group also has a
+        position in another store's topic of that name, which has another id, all of the group's positions in that
+        partition are kept: a tombstone would delete all of them.
         """
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
@@ -297,7 +298,7 @@ class GroupCoordinator:
 def in_batches(
     log: Log, rows: Sequence[tuple[bytes, bytes | None]], now_ms: int
 ) -> Iterator[list[tuple[bytes, bytes | None, int, None]]]:
-    """Yield the records of these rows in batches: one, unless they take more than half of the largest batch."""
+    """Yield the records of these rows in batches: in one, unless they take more than half of the largest batch."""
     most = min(log.config.max_message_bytes, log.config.effective_segment_bytes) // 2
     records: list[tuple[bytes, bytes | None, int, None]] = []
     size = 0

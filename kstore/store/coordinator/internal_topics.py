@@ -1,7 +1,7 @@
-"""`InternalTopics`: the partitions of `__consumer_offsets` and `__transaction_state`, and which one a name belongs to.
+"""`InternalTopics`: the partitions of `__consumer_offsets` and `__transaction_state`, and the partition of a name.
 
 A partition's directory is created with the first write to it. Invariant: the number of partitions is decided once, when
-the topic is first written, and kept in the file of topics; otherwise a name would be looked up in another partition.
+the topic is first written, and kept in the file of topics; otherwise a name could later belong to another partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 
 SEGMENT_BYTES = 256 << 10
 """`segment.bytes` of a new internal topic unless the broker's settings name one: only closed segments are compacted,
-and an opening reads all that is not compacted (`internal-segments` in docs/compatibility.md).
+and an opening reads all uncompacted records (`internal-segments` in docs/compatibility.md).
 """
 
 

@@ -1,7 +1,7 @@
 """Producers: `Producer` numbers its batches, `TransactionalProducer` writes to several partitions atomically.
 
-`topics.idempotent` appends with sequence numbers, `transactions` is the coordinator. Invariant: if a call that failed
-is repeated, no record is stored twice, and no missing record is left out: the log is asked what it has.
+`topics.idempotent` appends with sequence numbers, `transactions` is the coordinator. Invariant: if a failed call is
+repeated, each record is in the log exactly once: the producer asks the log which records it has.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Producer(RecordProducer, Closing):
         headers: Headers | None = None,
         sync: bool = False,
     ) -> RecordMetadata:
-        """Append one record as `Store.append` does, once however often the call is retried.
+        """Append one record as `Store.append` does; a retry does not store the record again.
 
         Args:
             topic: The topic.
@@ -165,10 +165,10 @@ class Producer(RecordProducer, Closing):
         batch_bytes: int | None = None,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append many records as `Store.append_many` does, each once however often the call is retried.
+        """Append many records as `Store.append_many` does; a retry does not store records again.
 
-        A retry passes the same `list` or `tuple`. With any other iterable a repeated call is a new one, since nothing
-        says that it yields the same records again.
+        A retry must pass the same `list` or `tuple`. A call with any other iterable is never a retry, since the
+        iterable may yield other records.
 
         Args:
             topic: The topic.
@@ -206,12 +206,11 @@ class Producer(RecordProducer, Closing):
         threads: int = 1,
         seed: int | None = None,
     ) -> dict[int, AppendInfo]:
-        """Append a record for each row of `values`, each once however often the call is retried.
+        """Append a record for each row of `values`; a retry does not store records again.
 
         Appends as `Store.append_columns` does. A retry passes equal rows, in the same columns or in others. A stream of
-        Arrow data that can be read only once (one without a length) cannot be passed again. After a call that raised,
-        and before the next one, all rows are encoded once more to compare them; a call that did not raise costs nothing
-        extra.
+        Arrow data that can be read only once (it has no length) cannot be passed again. If a call raised, its rows are
+        encoded once more to compare them with the next call's rows; a call that did not raise has no extra cost.
 
         Args:
             topic: The topic.
@@ -268,7 +267,7 @@ class Producer(RecordProducer, Closing):
     def _keep(self, attempt: _Attempt, known: Any = None) -> None:
         """Keep the state of a failed attempt, unless another one has started since.
 
-        This includes an attempt that has released the lock: an interrupt may come there, too.
+        The attempt may have released the lock already: an interrupt may come then, too.
         """
         with self._lock:
             known = known or self._numbers.taken or attempt.known
@@ -303,7 +302,7 @@ class Producer(RecordProducer, Closing):
 
 
 class _Attempt:
-    """One call of a producer, and the state of its records: the place and number of one, or the load of many."""
+    """One call of a producer. `known` is its record's place and sequence number, or its rows' seed and load."""
 
     __slots__ = ("call", "known")
 
@@ -332,8 +331,8 @@ def _frozen(item: Any, depth: int = _DEEPEST) -> Any:
 class TransactionalProducer(Closing):
     """Writes transactions under an id that outlives the producer, created by `Store.producer(transactional_id=...)`.
 
-    A later producer with the same id fences this one: its transaction is aborted, and all of its later calls fail. A
-    producer has one transaction at a time.
+    A later producer with the same id fences this producer: the open transaction is aborted, and all later calls of this
+    producer fail. A producer has one transaction at a time.
 
     Example:
         >>> with store.producer(transactional_id="copier") as producer:
@@ -345,7 +344,7 @@ class TransactionalProducer(Closing):
 
     def __init__(self, parts: TransactionParts, transactional_id: str, timeout_ms: int) -> None:
         self._parts = parts
-        self._lock = StepLock()  # one append or end at a time; taken before the entry's
+        self._lock = StepLock()  # one append or end at a time; taken before the entry's lock
         self._closed = False
         self._opened_in = 0
         self._current: Transaction | None = None
@@ -370,8 +369,9 @@ class TransactionalProducer(Closing):
     def transaction(self, *, sync: bool = False) -> Transaction:
         """Start a transaction.
 
-        `with producer.transaction() as txn:` commits it at the end of the block, or aborts it on an exception. `async
-        with` does the same in a task of an event loop: a cancellation inside the block aborts it.
+        `with producer.transaction() as txn:` commits the transaction at the end of the block, or aborts it on an
+        exception. `async with` does the same in a task of an event loop: a cancellation inside the block aborts the
+        transaction.
 
         Args:
             sync: Whether the commit is on the disk when the block ends.
@@ -392,7 +392,7 @@ class TransactionalProducer(Closing):
                 )
             state = self._entry.state
             assert state is not None
-            if state.status not in _COMPLETE:  # a marker was not written, or it failed before the decision
+            if state.status not in _COMPLETE:  # a marker was not written, or the end failed before the decision
                 self._parts.coordinator.settle(self._entry)
                 state = self._entry.state
                 assert state is not None
@@ -559,9 +559,9 @@ class Transaction(RecordTransaction):
         completes the commit. If it raises before, the transaction is still open.
 
         Args:
-            sync: If true, all records and the decision are on the disk before any marker, and the markers when this
-                returns. If false, the transaction is atomic if the process crashes, but not if the machine does. By
-                default as given to `transaction`.
+            sync: If true, all records and the decision are on the disk before any marker is written, and the markers
+                are on the disk when this returns. If false, the transaction is atomic if the process crashes, but not
+                if the machine does. By default the `sync` that `transaction` got.
 
         Raises:
             InvalidTxnStateError: If the transaction has ended.
@@ -617,8 +617,8 @@ class Transaction(RecordTransaction):
     ) -> None:
         """End the block as `with` does; a thread of the loop's executor makes a commit with `sync=True`.
 
-        A task that is cancelled inside the block aborts the transaction. A task that is cancelled during the commit is
-        cancelled after it: then the transaction is committed, and `ended` in any case.
+        If the task is cancelled inside the block, the transaction is aborted. If the task is cancelled during the
+        commit, the cancellation takes effect after the commit. `ended` is true in all cases.
         """
         if kind is None and self._sync and not self.ended:
             from kstore.base import loops
@@ -628,7 +628,7 @@ class Transaction(RecordTransaction):
             self.__exit__(kind, error, trace)
 
     def _give_up(self) -> None:
-        """Abort if that is possible now; the error that ends the block is the one to raise."""
+        """Abort if possible; a failure is only logged, so that the error that ends the block is raised."""
         try:
             self.abort()
         except KStoreError as failure:

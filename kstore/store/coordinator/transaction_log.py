@@ -1,8 +1,8 @@
-"""The records of `__transaction_state` for each transactional id, and the store's entry for one.
+"""The records of `__transaction_state` for each transactional id, and `TransactionEntry`, the state of one id.
 
-A partition is read once, when the store is opened or the id is first needed: no other process writes it while the store
-has the lock, so from then on the entries are its state. Invariant: an entry's state is the last one in its log; it
-changes when the record is in the log, not before.
+A partition is read once, when the store is opened or the id is first needed: no other process writes the partition
+while the store has the lock, so the entries always have the present state. Invariant: an entry's state is the last one
+in its log; it changes when the record is in the log, not before.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class TransactionEntry(IdSteps):
     def _look_back(self, state: TransactionState | None) -> None:
         """Adopt the state that was being written when an error came, if its record is in the log."""
         with suppress(KStoreError):
-            # Other ids may have written to the log since; this one cannot have.
+            # Other ids may have written to the log since then, but this id has not.
             start = max(self._end, self.log.log_start_offset)
             if any(record.key == self.key for record in self.log.read(start)):
                 self.state = state
 
 
 def read_states(log: Log) -> dict[str, TransactionState]:
-    """Return the last state of each id in one partition; raise `CorruptRecordError` for a record that has none."""
+    """Return the last state of each id in one partition; raise `CorruptRecordError` for a record without a state."""
     states = {}
     for key, record in log.latest().items():
         try:

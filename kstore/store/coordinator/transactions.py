@@ -1,9 +1,9 @@
 """`TransactionCoordinator`: transactional ids and their transactions, as a broker's coordinator keeps them.
 
-Each step is a record of `__transaction_state`, in the order and with the contents of Kafka's transaction version 2:
-Ongoing with every new partition before anything is written there, then PrepareCommit or PrepareAbort with the next
-epoch, the markers in all partitions, CompleteCommit or CompleteAbort. Invariant: once a Prepare is written, the
-transaction ends that way, by this process or a later opening; before that it is aborted.
+Each step writes a record to `__transaction_state`, as in Kafka's transaction version 2: Ongoing before the first write
+to each new partition; PrepareCommit or PrepareAbort with the next epoch; and, after the markers in all partitions,
+CompleteCommit or CompleteAbort. Invariant: once a Prepare record is written, this process or a later opening ends the
+transaction that way; a transaction without one is aborted.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ class TransactionCoordinator:
                     logger.error("transaction of %s: not completed: %s", entry.transactional_id, error)
 
     def _end_hanging(self) -> None:
-        """End open transactions of stores that no id has: a crash of the machine lost the records of their ids.
+        """End open transactions that no transactional id has: a crash of the machine lost the records of the id.
 
-        After a crash the logs that were not closed cleanly are open. A snapshot has the state of the others.
+        Only kstore's producer ids are searched. After a crash, the logs that were not closed cleanly are open already;
+        for the other logs, a producer snapshot says whether to open them.
         """
         entries_of = {entry.state.producer_id: entry for entry in self.ids.values() if entry.state is not None}
         newest: dict[int, int] = {}
@@ -117,9 +118,9 @@ class TransactionCoordinator:
             self._catch_up(entry, newest.get(producer_id, -1))
 
     def _was_left_open(self, where: Entry) -> bool:
-        """Return whether a log that was not changed since its last close had an open transaction of a store then.
+        """Return whether a log that is still closed had an open transaction of a kstore producer when it was closed.
 
-        The end of that transaction may have been written after the close, and lost.
+        The marker of that transaction may have been written after the close, and lost.
         """
         directory = self._logs.writing().disks.directories[where.root]
         if where.trusted or directory.offline is not None:
@@ -133,7 +134,7 @@ class TransactionCoordinator:
 
     @staticmethod
     def _end_hanging_in(log: Log, entries_of: dict[int, TransactionEntry], newest: dict[int, int]) -> None:
-        """End these transactions in one log; add the newest epochs of all stores' producers in it to `newest`."""
+        """End these transactions in one log; add the newest epoch of each kstore producer in the log to `newest`."""
         for info in log.producer_states():
             if info.producer_id < FIRST_PRODUCER_ID:
                 continue
@@ -151,9 +152,10 @@ class TransactionCoordinator:
             newest[info.producer_id] = max(epoch, newest.get(info.producer_id, -1))
 
     def _catch_up(self, entry: TransactionEntry, epoch: int) -> None:
-        """Raise the epoch of an id whose newest states a crash of the machine lost: its logs would refuse older epochs.
+        """Raise the epoch of an id if a crash of the machine lost its newest states: logs would refuse an older epoch.
 
-        A transaction that is ongoing in the state of the id has in fact ended: its missing markers are aborts.
+        A transaction that is ongoing in the state of the id has in fact ended: where its marker is missing, it is
+        aborted.
         """
         with entry.lock:
             state = entry.state
@@ -241,7 +243,7 @@ class TransactionCoordinator:
     def complete(
         self, entry: TransactionEntry, *, sync: bool = False, only_open: bool = False, now_ms: int | None = None
     ) -> None:
-        """Write the markers of a decided transaction, then that it is complete.
+        """Write the markers of a decided transaction, then the record that it is complete.
 
         With `only_open` write only the missing markers: an earlier process may have written the others.
         """
@@ -262,7 +264,7 @@ class TransactionCoordinator:
         entry.done(entry.now() if sync else now_ms)
 
     def _in_each_log(self, state: TransactionState, step: Callable[[Log], None]) -> None:
-        """Call `step` with each log of a transaction; skip a topic that is deleted, even during the call."""
+        """Call `step` with each log of a transaction; skip topics that are deleted before or during the call."""
         for topic, number in state.partitions:
             where = self._metadata.catalog.by_topic.get(topic, {}).get(number)
             if where is not None:
@@ -278,7 +280,7 @@ class TransactionCoordinator:
     def between_ends(self, look: Callable[[], T]) -> T:
         """Call `look` while no transaction is between its decision and its last marker, and return its result.
 
-        So the ends of all logs that `look` reads belong together: below them each transaction has ended in all of its
+        So the log ends that `look` reads are consistent: below them, each transaction either has ended in all of its
         partitions, with all of its records, or is undecided. `look` is called again if an id was added during the call.
         """
         # `_between`: two callers that take the ids' locks in different orders would deadlock.
@@ -296,13 +298,13 @@ class TransactionCoordinator:
     # Housekeeping.
 
     def forget_all(self) -> None:
-        """Forget all transactional ids, whose topic is to be deleted; raise `InvalidTxnStateError` if any is in use."""
+        """Forget all transactional ids before their topic is deleted; raise `InvalidTxnStateError` if any is in use."""
         for entry in list(self.ids.values()):
             if entry.is_owned or (entry.state is not None and not entry.state.status.is_complete):
                 name = entry.transactional_id
                 raise InvalidTxnStateError(f"{name} is in use, or its transaction not done: {TRANSACTIONS_TOPIC} stays")
         self.ids.clear()
-        # They are read again if the deletion fails.
+        # The ids are read again if the deletion fails.
         self._unread = {number: KStoreError("deleted") for number in self._internal.partitions(TRANSACTIONS_TOPIC)}
 
     def abort_timed_out(self) -> None:
@@ -381,7 +383,7 @@ def _is_over(state: TransactionState, now_ms: int) -> bool:
 
 
 def _is_open(log: Log, state: TransactionState) -> bool:
-    """Return whether a decided transaction is open in a log; one with its marker's epoch is a later transaction."""
+    """Return whether a decided transaction is open in a log; one that has its marker's epoch is a later transaction."""
     info = HostedLog(log).writer.producer_info(state.producer_id)
     if info is None or info.current_txn_first_offset < 0:
         return False
