@@ -158,7 +158,7 @@ class Administration:
     def _existing(
         self, topic: str, partitions: int, config: Mapping[str, object], topic_id: uuid.UUID | None
     ) -> uuid.UUID:
-        """Return the id of an existing topic; raise if it differs from what the caller would have created."""
+        """Return the id of an existing topic; raise if the topic differs from the requested one."""
         metadata = self._metadata
         count = metadata.partition_count(topic)
         if count != partitions:

@@ -134,7 +134,7 @@ class Catalog:
         self.add(entries)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Add partitions; existing ones are kept."""
+        """Add partitions; existing partitions are kept."""
         added: dict[str, dict[int, Entry]] = {}
         for entry in entries:
             added.setdefault(entry.topic, {})[entry.partition] = entry
@@ -195,7 +195,7 @@ class Catalog:
         return [entry for partitions in list(self.by_topic.values()) for entry in partitions.values()]
 
     def colliding(self, topic: str) -> str | None:
-        """Return a topic whose name Kafka's metrics could not distinguish from this one."""
+        """Return an existing topic whose name Kafka's metrics cannot distinguish from `topic`, or None."""
         return next(iter(self._by_metric.get(names.metric_name(topic), ())), None)
 
 

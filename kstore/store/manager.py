@@ -206,7 +206,7 @@ class LogManager:
                 self._metadata.refuse_if_closed()
                 raise LogClosedError("the store is closed")
             if entry.failure is not None:
-                raise copy(entry.failure)  # an append adds to its copy what it has stored
+                raise copy(entry.failure)  # a copy: an append adds to it which batches it has stored
             directory = self.disks.directories[entry.root]
             directory.refuse_if_offline()
             try:

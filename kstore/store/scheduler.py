@@ -34,7 +34,7 @@ _EXIT_SECONDS = 10.0  # how long the interpreter's exit waits for a running task
 
 
 class Failure(NamedTuple):
-    """The failures of a task: the text of the last one, how many there were, and when the last one was."""
+    """The failures of a task: the text of the last one, their number, and the time of the last one."""
 
     error: str
     times: int
@@ -174,7 +174,7 @@ class Scheduler:
                 asked_ms = self._act(turn.task, expected)
                 self._settle(turn.task, turn.begun_ms, asked_ms)
                 self._give(turn)
-        finally:  # an interrupt may come anywhere above, but only one at a time
+        finally:  # an interrupt may come anywhere above, but then no second one here
             self._give(turn)
 
     def _take(self, name: str, turn: _Turn) -> None:

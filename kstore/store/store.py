@@ -109,7 +109,7 @@ class Store(Closing):
     ) -> Self:
         """Open the log directories at `paths`.
 
-        Mode "a" creates what is missing, locks the directories, and recovers the logs that were not closed cleanly,
+        Mode "a" creates missing directories, locks the directories, and recovers the logs that were not closed cleanly,
         several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and never
         changes a byte; any number of processes may open the store in mode "r", even while another process writes it.
 
@@ -125,11 +125,11 @@ class Store(Closing):
                 are recovered.
             seed: With the same seed, a repeated run appends its records without a key to the same partitions.
             max_open_files: The most files that the process keeps open for later use, including the files of idle logs
-                and mapped indexes. By default half of what the system allows the process, and at most 8192. This is a
+                and mapped indexes. By default half of the process's limit of open files, and at most 8192. This is a
                 limit of the process: the last value given applies.
-            staging_dir: The directory in which Spark's tasks were told to stage, if that is not beside the log
-                directories. An opening finishes an interrupted bulk load only if its files are in this directory or
-                beside the log directories. If the load's record names another directory, that is not used.
+            staging_dir: The directory in which Spark's tasks were told to stage, if it is not the default one beside
+                the log directories. An opening finishes an interrupted bulk load only if its files are in this
+                directory or in the default one; another directory that the load's record names is not used.
             **settings: Settings as keywords, such as `segment_bytes` or `log_retention_check_interval_ms`; they
                 override `config`.
 
@@ -544,8 +544,8 @@ class Store(Closing):
     ) -> dict[int, AppendInfo]:
         """Append a record for each row of `values`.
 
-        Rows go where `append_many` sends the same records, in the same batches. If a row is refused, the batches
-        finished before it remain, and the exception says which, as in `append_many`. Appends of other threads may come
+        Rows go where `append_many` sends the same records, in the same batches. If a row is refused, the batches that
+        were finished before remain; the exception lists them, as in `append_many`. Appends of other threads may come
         between any two batches.
 
         Args:
@@ -580,7 +580,7 @@ class Store(Closing):
     def producer(
         self, *, transactional_id: str | None = None, transaction_timeout_ms: int = TIMEOUT_MS
     ) -> Producer | TransactionalProducer:
-        """Create a producer: an idempotent one, or one that writes transactions if a `transactional_id` is given.
+        """Create an idempotent producer or, if a `transactional_id` is given, a transactional one.
 
         If another producer has the transactional id, it is fenced, and its open transaction is aborted. If a
         transaction is open for longer than `transaction_timeout_ms`, the housekeeping aborts it and fences its
@@ -655,7 +655,7 @@ class Store(Closing):
             An iterator of the records.
 
         Raises:
-            UnknownTopicOrPartitionError: If there is no such topic or partition; from the iterator if the topic is
+            UnknownTopicOrPartitionError: If there is no such topic or partition. The iterator raises it if the topic is
                 deleted.
             KStoreError: The errors of `Log.read`. Errors in the arguments or in the given offsets are raised by the
                 call, others by the iterator.
@@ -794,8 +794,9 @@ class Store(Closing):
 
         The result joins the tables of the partitions (see `Log.latest`). Every partition is a separate table, since
         compaction cleans each separately: a tombstone deletes its key only in its own partition. Usually a key is in
-        one partition. If it is in several, such as after a change of the partitioner or of the number of partitions,
-        the table has the record with the latest timestamp or, if timestamps are equal, the one of the higher partition.
+        one partition. If it is in several, for example after a change of the partitioner or of the number of
+        partitions, the table has the record with the latest timestamp or, if timestamps are equal, the one of the
+        higher partition.
 
         Several partitions are read at a time, each up to its end at the time when its reading starts: the table may
         have parts of the topic from different times.
@@ -915,7 +916,7 @@ class Store(Closing):
 
         Raises:
             ReadOnlyError: If the store for the positions is open with mode "r".
-            UnknownTopicOrPartitionError: If there is no such topic; from the iterator if the topic is deleted.
+            UnknownTopicOrPartitionError: If there is no such topic. The iterator raises it if the topic is deleted.
             OffsetOutOfRangeError: If `auto_offset_reset` is "none" and a partition has no valid position. The iterator
                 raises it if records that were read have been truncated; to continue, call `seek` or
                 `seek_to_committed`.
@@ -1002,7 +1003,7 @@ class Store(Closing):
         """Flush all topics: all data appended before the call is on the disk when this returns.
 
         Raises:
-            StorageError: If a log cannot be flushed: the first error, raised after the other logs were flushed.
+            StorageError: The first error, if a log cannot be flushed. It is raised after the other logs were flushed.
         """
         _flush(self._logs)
 
@@ -1040,12 +1041,12 @@ class Store(Closing):
             dry_run: Write nothing, and return what would be done. Works in mode "r", too.
 
         Returns:
-            What was done to each partition, by topic and number.
+            The statistics of each partition's compaction, by topic and number.
 
         Raises:
             PolicyViolationError: If the topic's `cleanup.policy` does not have `compact`.
             UnknownTopicOrPartitionError: If there is no such topic.
-            KStoreError: The errors of `Log.compact`: the first one, raised after the other partitions were compacted.
+            KStoreError: The first error of `Log.compact`. It is raised after the other partitions were compacted.
         """
         return compact_store.compact(self._metadata, self._logs, topic, roll=roll, dry_run=dry_run)
 

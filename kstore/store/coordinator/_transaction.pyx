@@ -206,7 +206,7 @@ cdef class IdSteps:
             start_ms, previous, -1, version)))
 
     cdef bint _end_at_once(self, coordinator, bint commit) except -1:
-        """Decide and end the transaction; do nothing and return False if that takes more than appends to open logs."""
+        """Decide and end the transaction; do nothing and return False if this needs more than appends to open logs."""
         cdef dict by_topic = coordinator.logs_by_topic
         cdef list logs = []
         cdef dict numbers
@@ -270,7 +270,7 @@ cdef class RecordTransaction:
         self._numbers = numbers
         self._sync = sync
         self._lock = <StepLock?> producer._lock
-        self._producer = producer  # last: nothing uses the transaction without it
+        self._producer = producer  # last: nothing uses the transaction before this is set
 
     cdef int _refuse_if_over(self) except -1:
         if self._entry.owner is not self._owner or self.ended or self._producer._closed:

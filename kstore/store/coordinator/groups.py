@@ -1,7 +1,7 @@
 """`GroupCoordinator`: consumer groups' positions in `__consumer_offsets`, as a broker's coordinator keeps them.
 
 `codec.coordinator.group_records` encodes the records, `group_state` reads a partition's state. Invariant: every record
-is what a broker of 4.3.0 would have written, so that a broker can continue kstore's groups, and kstore a broker's
+is the same as a broker of 4.3.0 would write, so that a broker can continue kstore's groups, and kstore a broker's
 groups.
 """
 

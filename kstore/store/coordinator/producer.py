@@ -240,7 +240,7 @@ class Producer(RecordProducer, Closing):
     def _load(
         self, attempt: _Attempt, topic: str, options: AppendOptions, rows: Records | ColumnArguments
     ) -> dict[int, AppendInfo]:
-        """Append rows, without those that an earlier attempt at the same call has stored."""
+        """Append the rows that no earlier attempt at the same call has stored."""
         seed, load = options.seed, None
         try:
             with self._lock:

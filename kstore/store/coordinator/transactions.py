@@ -308,7 +308,7 @@ class TransactionCoordinator:
         self._unread = {number: KStoreError("deleted") for number in self._internal.partitions(TRANSACTIONS_TOPIC)}
 
     def abort_timed_out(self) -> None:
-        """Abort transactions open longer than their timeout; complete those that are decided but incomplete."""
+        """Abort transactions that are open longer than their timeout; complete decided transactions."""
         manager = self._logs.writing()
         now_ms = manager.now()
         for entry in list(self.ids.values()):
