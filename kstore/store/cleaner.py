@@ -69,7 +69,7 @@ class Selected(NamedTuple):
 
 
 def limits_of(broker: BrokerConfig, max_batch_bytes: int) -> CleanerLimits:
-    """Return the memory of one cleaner thread (SEMANTICS 7.9, 7.11, 7.23)."""
+    """Return the memory limits of one cleaner thread (SEMANTICS 7.9, 7.11, 7.23)."""
     threads = max(broker.log_cleaner_threads, 1)
     slots = min(broker.log_cleaner_dedupe_buffer_size // threads, INT_MAX) // KEY_BYTES
     keys = int(slots * broker.log_cleaner_io_buffer_load_factor)
@@ -101,7 +101,7 @@ class Cleaner:
         self._one_segment: set[Entry] = set()
         self._schedulers: list[Scheduler] = []
         self._stopping = False
-        self.seconds = Histogram(RUN_SECONDS)  # of each successful cleaning
+        self.seconds = Histogram(RUN_SECONDS)  # the durations of successful cleanings
         _all.add(self)
 
     # Running.
@@ -163,9 +163,9 @@ class Cleaner:
         return None
 
     def retains(self, entry: Entry) -> bool:
-        """Return whether the cleaner's passes run retention on a log: if it is open and has `compact` (SEMANTICS 6.18).
+        """Return whether the cleaner's passes run retention on a log: if it is open and its policy has `compact`.
 
-        The retention task handles all other logs.
+        The retention task handles all other logs (SEMANTICS 6.18).
         """
         if not self.threads or entry.log is None or entry.log.closed:
             return False
@@ -179,7 +179,7 @@ class Cleaner:
             eligible = list(self._eligible(host, left))
             if not eligible:
                 return None
-            selected = max(eligible, key=lambda one: one.dirtiness.ratio or 0.0)  # the first of equals
+            selected = max(eligible, key=lambda one: one.dirtiness.ratio or 0.0)  # of equal ratios, the first
             self._in_progress.add(selected.entry)
             return selected
 
@@ -283,7 +283,7 @@ class Cleaner:
             logger.error("%s: not cleaned: %s", entry.path, error, exc_info=not isinstance(error, KStoreError))
 
     def limits(self, max_message_bytes: int) -> CleanerLimits:
-        """Return the memory of one thread for a log with this `max.message.bytes`."""
+        """Return the memory limits of one thread for a log with this `max.message.bytes`."""
         return limits_of(self._broker, max(max_message_bytes, self._metadata.config.max_message_bytes))
 
     def pace(self, count: int) -> None:

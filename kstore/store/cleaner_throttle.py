@@ -1,4 +1,4 @@
-"""`Throttle`: limits how many bytes per second all of the cleaner's threads read and write (SEMANTICS 7.27).
+"""`Throttle`: limits the bytes per second that all cleaner threads together read and write (SEMANTICS 7.27).
 
 Invariant: it holds its own lock and no other, so that only cleaning threads ever wait for it.
 """

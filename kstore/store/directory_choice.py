@@ -25,7 +25,7 @@ def order(roots: Sequence[str], counts: Mapping[str, int], *, cordoned: Collecti
 
 
 def spread(count: int, roots: Sequence[str], counts: Mapping[str, int], *, cordoned: Collection[str] = ()) -> list[str]:
-    """Return a directory for each of `count` new partitions: the first of `order`, counting the partitions before it.
+    """Return the directories of `count` new partitions, chosen one by one: each is the first that `order` returns then.
 
     Raises `ValueError` if no directory is in service and `count` is not 0.
     """

@@ -88,7 +88,7 @@ class Follower:
         self._metadata = metadata
         self._logs = logs
         self._administration = administration
-        self._turn = Turn()  # taken by a replicator, or to make this a leader; in the order of the calls
+        self._turn = Turn()  # held by a replicator or `become_leader`; acquired in the order of the calls
 
     @contextmanager
     def changing(self) -> Iterator[None]:

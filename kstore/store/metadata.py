@@ -29,7 +29,7 @@ class Metadata:
 
     def __init__(self, paths: tuple[str, ...], config: LogConfig, broker: BrokerConfig) -> None:
         self.paths = paths
-        self.config = config  # of topics that have no settings of their own
+        self.config = config  # a topic's own settings override it
         self.broker = broker
         self.catalog = Catalog()
         self.table = TopicTable()

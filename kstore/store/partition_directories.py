@@ -49,7 +49,7 @@ class PartitionDirectories:
     def make(
         self, topic: str, numbers: Iterable[int], topic_id: uuid.UUID, known: Callable[[], Iterable[Entry]]
     ) -> list[Entry]:
-        """Durably make the directories of new partitions, with the topic's id (SEMANTICS 13.7) and no checkpoint lines.
+        """Durably make the directories of new partitions with the topic's id (SEMANTICS 13.7); drop old checkpoint lines.
 
         Each partition goes to the log directory that has the fewest of the `known` partitions and is not cordoned. If a
         log directory fails, it goes offline; if it is full, it does not. In both cases, its new partitions go to
@@ -145,7 +145,7 @@ class PartitionDirectories:
         for directory in self._disks.directories.values():
             if directory.offline is None:
                 try:
-                    with suppress(fs.FullDiskError):  # the next pass writes them
+                    with suppress(fs.FullDiskError):  # the next pass writes the files
                         directory.forget(keys)
                 except StorageError as error:
                     self._disks.take_offline(directory, error)
@@ -167,7 +167,7 @@ class PartitionDirectories:
             directory.forget([entry.key for entry in entries])
         except fs.FullDiskError:
             self._remove(self._removals_in(directory))
-            with suppress(fs.FullDiskError):  # the next pass writes them; a line without a directory is harmless
+            with suppress(fs.FullDiskError):  # the next pass writes the files; a line without a directory is harmless
                 directory.forget([])
 
     def _removals_in(self, directory: LogDirectory) -> list[str]:

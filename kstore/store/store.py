@@ -120,7 +120,7 @@ class Store(Closing):
                 Kafka's names, or the path of a `server.properties`. They are not stored.
             clock: Returns milliseconds since the epoch; replaces the system's clock.
             background: Whether background threads run retention, compaction, flushes, checkpoints and deletions. If
-                false, these wait for `run_housekeeping`.
+                false, these tasks wait for `run_housekeeping`.
             progress: Called as `progress(done, total)` with numbers of logs while the logs that were not closed cleanly
                 are recovered.
             seed: With the same seed, a repeated run appends its records without a key to the same partitions.
@@ -622,7 +622,8 @@ class Store(Closing):
     ) -> Iterator[ConsumerRecord]:
         """Iterate over the records of a topic, or of some of its partitions.
 
-        `offsets` and `start_timestamp` say where each partition starts; without them it is read from its log start.
+        `offsets` and `start_timestamp` say where each partition starts; without them each partition is read from its
+        log start.
 
         With `merge="partition"` the partitions are read one after the other in the order of their numbers, each up to
         its end at the time when its reading starts. With `merge="timestamp"` all partitions are read together, up to
@@ -976,7 +977,7 @@ class Store(Closing):
     # Copies.
 
     def become_leader(self) -> dict[tuple[str, int], int]:
-        """Make a follower a leader, which clients may write.
+        """Make a follower a leader: clients may then write to the store.
 
         A partition's new leader epoch is one above the newest epoch that it has had, or 1 if it had none. The new epoch
         starts at the log end offset, and batches appended later carry it (SEMANTICS 10.24), also after the store is

@@ -76,9 +76,9 @@ class IdSteps:
     def remove(self) -> None:
         """Write a tombstone, which deletes the state of the id."""
     def add_partitions(self, places: Iterable[tuple[str, int]]) -> None:
-        """Add partitions to the transaction, before anything is written there."""
+        """Add partitions to the transaction, before a record is written to them."""
     def decide(self, commit: bool, epoch: int, next_producer_id: int, now_ms: int) -> None:
-        """Write the decision how the transaction ends, with the epoch of its markers."""
+        """Write the decision to commit or to abort, with the epoch of the markers."""
     def done(self, now_ms: int) -> None:
         """Write that the decided transaction has ended in all partitions."""
 
@@ -87,7 +87,7 @@ def append_marker(log: Log, state: TransactionState, commit: bool, coordinator_e
 
 @disjoint_base
 class RecordTransaction:
-    """A transaction's records and its end. A subclass defines `_check`, which raises if it cannot continue."""
+    """A transaction's records and its end. A subclass defines `_check`, which raises if no more may be written."""
     @property
     def _producer(self) -> TransactionalProducer: ...
     @property

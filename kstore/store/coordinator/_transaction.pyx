@@ -149,7 +149,7 @@ cdef class IdSteps:
     def now(self) -> int:
         """Return milliseconds since the epoch, by the store's clock; raise `LogClosedError` if the store is closed."""
         cdef Appender appender = <Appender?> self._appender
-        if appender.busy:  # it remains busy when the log is closed
+        if appender.busy:  # `busy` is also set if the log is closed
             return self._logs.writing().now()
         return appender._now()
 

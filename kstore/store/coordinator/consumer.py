@@ -1,6 +1,6 @@
 """`Consumer`: reads topics for a group from its committed positions, and commits how far it has read.
 
-`topics.follow` reads; this module decides where to start and what to commit. Invariant: a position moves when its
+`topics.topic_follow` reads; this module decides where to start and what to commit. Invariant: a position moves when its
 record is returned, never before, and is valid only for the log that the record was read from.
 """
 
@@ -127,7 +127,7 @@ class Consumer(Closing):
         return record
 
     def poll(self, timeout: float | None = 0, *, max_records: int = 500) -> list[ConsumerRecord]:
-        """Return the available records, and wait for the first of them if there are none.
+        """Return the available records; if there are none, wait for the first.
 
         May be called repeatedly and mixed with iterating, whether the consumer follows or not. All returned records
         count as read. If an error is found after some records, the records are returned first.
@@ -230,7 +230,7 @@ class Consumer(Closing):
         return {topic: follower.topic_id for topic, follower in self._followers.items()}
 
     def commit(self, metadata: str = "", *, sync: bool = False) -> None:
-        """Commit how far the records were read, up to and including the last one returned.
+        """Commit, for each partition, the position after the last record that was returned.
 
         If `auto_offset_reset="latest"` has started a partition at its end, that position is committed even if no record
         was read: the group then gets all later records, even those that arrive while no consumer runs.
@@ -265,8 +265,8 @@ class Consumer(Closing):
         on_lag: OnLag = "start" if self._options.auto_offset_reset == "earliest" else "raise"
         options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, on_lag)
         followers = {topic: self._reader.follow(topic, options) for topic in self.topics}
-        # Read after the followers are made, which know the topics' ids: positions in former topics of the same name are
-        # ignored.
+        # Read after the followers are made, because these know the topics' ids: positions in former topics of the same
+        # name are ignored.
         ids = {topic: follower.topic_id for topic, follower in followers.items()}
         committed = self._coordinator.committed_offsets(self.group, ids.get)
         self._begin_anew()

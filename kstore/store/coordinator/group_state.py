@@ -53,7 +53,7 @@ class _Group:
         self.classic: GroupState | None = None
         self.newer = False  # whether it is a group of a newer protocol
         self.members: set[str] = set()  # of a group of a newer protocol
-        self.pending = 0  # positions in open transactions
+        self.pending = 0  # the number of positions in open transactions
 
     @property
     def is_empty(self) -> bool:

@@ -149,7 +149,7 @@ class GroupCoordinator:
             return
         partition = self._partition_of(log)
         with partition.writing:
-            pending = partition.pending()  # first: a transaction may end between the two calls
+            pending = partition.pending()  # before `positions`: a transaction may end between the calls
             places = {*(place for name, place, _ in pending if name == group), *partition.positions(group)}
             deleted = sorted(places if wanted is None else places & wanted)
             whole = len(deleted) == len(places) and partition.has_record(group)
@@ -279,7 +279,7 @@ class GroupCoordinator:
         for log in self._internal.logs(OFFSETS_TOPIC):
             try:
                 partition = self._partition_of(log)
-                found = partition.pending()  # first: a transaction may end between the two calls
+                found = partition.pending()  # before `positions`: a transaction may end between the calls
                 found += [(name, *item) for name in partition.groups() for item in partition.positions(name).items()]
                 forgotten: dict[str, set[Place]] = {}
                 kept: set[tuple[str, Place]] = set()

@@ -1,4 +1,4 @@
-"""`InternalTopics`: the partitions of `__consumer_offsets` and `__transaction_state`, and the partition of a name.
+"""`InternalTopics`: the partitions of `__consumer_offsets` and `__transaction_state`, and how names map to them.
 
 A partition's directory is created with the first write to it. Invariant: the number of partitions is decided once, when
 the topic is first written, and kept in the file of topics; otherwise a name could later belong to another partition.
@@ -54,7 +54,7 @@ class InternalTopics:
         return catalog.partitions(topic) if topic in catalog else {}
 
     def _count(self, topic: str, partitions: Mapping[int, Entry]) -> int:
-        """Return the number of partitions: as recorded, else by the broker's settings, else by the directories."""
+        """Return the number of partitions, from the topic's record, the broker's settings, or the directories."""
         record = self._metadata.table.find(topic, id_on_disk(partitions))
         if record is not None:
             return max(record.partitions, *partitions, 1)
@@ -63,7 +63,7 @@ class InternalTopics:
         count: int = getattr(broker, name)
         if not partitions or name in broker.explicit:
             return max(count, max(partitions, default=-1) + 1)
-        numbers = sorted(partitions)  # made by a broker: all partitions, unless another broker has some of them
+        numbers = sorted(partitions)  # a broker has made them: all are here, unless another broker has some
         return len(numbers) if numbers == list(range(len(numbers))) else max(count, numbers[-1] + 1)
 
     def _create(self, topic: str, name: str) -> Log:

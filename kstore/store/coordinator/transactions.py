@@ -100,8 +100,8 @@ class TransactionCoordinator:
     def _end_hanging(self) -> None:
         """End open transactions that no transactional id has: a crash of the machine lost the records of the id.
 
-        Only kstore's producer ids are searched. After a crash, the logs that were not closed cleanly are open already;
-        for the other logs, a producer snapshot says whether to open them.
+        Looks only at producer ids from `FIRST_PRODUCER_ID` on, which are kstore's. After a crash, the logs that were
+        not closed cleanly are open already; for the other logs, a producer snapshot says whether to open them.
         """
         entries_of = {entry.state.producer_id: entry for entry in self.ids.values() if entry.state is not None}
         newest: dict[int, int] = {}
@@ -168,7 +168,7 @@ class TransactionCoordinator:
                 epoch,
             )
             try:
-                # A complete commit must not be mistaken for one of this epoch (`was_committed`).
+                # Otherwise `was_committed` could mistake a complete commit for a commit of this epoch.
                 status = Status.EMPTY if state.status.is_complete else state.status
                 entry.write(state._replace(producer_epoch=epoch, status=status))
                 self.settle(entry, fence=True)
@@ -391,7 +391,7 @@ def _is_open(log: Log, state: TransactionState) -> bool:
 
 
 def _is_known(entry: TransactionEntry, log: Log, epoch: int) -> bool:
-    """Return whether the transaction of this epoch that is open in a log is the one in the state of its id."""
+    """Return whether the transaction that is open in a log with this epoch is the one in the state of its id."""
     state = entry.state
     if state is None or state.status.is_complete or (log.topic, log.partition) not in state.partitions:
         return False
