@@ -485,7 +485,7 @@ class LogManager:
         for root, directory in self.disks.directories.items():
             try:
                 directory.close(clean=root not in refused)
-            except Exception as error:  # the locks of the others are released all the same
+            except Exception as error:  # the other directories' locks are released all the same
                 errors.append(error)
         if errors:
             raise _as_kstore_error(errors[0])

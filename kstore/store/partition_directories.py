@@ -49,7 +49,7 @@ class PartitionDirectories:
     def make(
         self, topic: str, numbers: Iterable[int], topic_id: uuid.UUID, known: Callable[[], Iterable[Entry]]
     ) -> list[Entry]:
-        """Durably make the directories of new partitions with the topic's id (SEMANTICS 13.7); drop old checkpoint lines.
+        """Durably make new partitions' directories with the topic's id (SEMANTICS 13.7); drop old checkpoint lines.
 
         Each partition goes to the log directory that has the fewest of the `known` partitions and is not cordoned. If a
         log directory fails, it goes offline; if it is full, it does not. In both cases, its new partitions go to

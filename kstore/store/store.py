@@ -804,9 +804,9 @@ class Store(Closing):
 
         Args:
             topic: The topic.
-            as_of: Read an earlier state: a time (a `datetime` with a time zone), or the offset (`{0: 1000}`) at which
-                to end some partitions; the others are read to their ends. `Log.latest` says what a time or an offset
-                means.
+            as_of: Read an earlier state: a time (a `datetime` with a time zone), or for some partitions the offset at
+                which to end (`{0: 1000}`); the others are read to their ends. `Log.latest` says what a time or an
+                offset means.
 
         Returns:
             The table.
@@ -848,8 +848,8 @@ class Store(Closing):
     def committed_offsets(self, group: str) -> dict[Place, CommittedOffset]:
         """Return a group's committed positions.
 
-        Positions written in a transaction are included from its commit on. A position in a topic that was deleted and
-        created again since is left out.
+        Positions written in a transaction are included once it is committed. A position is left out if its topic was
+        deleted and created again since.
 
         Args:
             group: The group's name.
@@ -955,7 +955,7 @@ class Store(Closing):
 
         Args:
             manifest: What the tasks have staged: `Staged` rows, or mappings or Spark rows with their fields.
-            txn: An `(application, version)` pair. The load is skipped unless the version is above the last one
+            txn: An `(application, version)` pair. The load is skipped unless the version is above the last version
                 committed for that application. Without `txn`, a manifest that was committed before is skipped.
             rename_bytes: If a partition's staged files have at least this average size, they become segments by a
                 rename; otherwise their records are appended.
@@ -1011,8 +1011,8 @@ class Store(Closing):
     async def aflush(self) -> None:
         """Wait until all data appended before the call, in every topic, is on the disk.
 
-        A thread of the loop's executor flushes, once for all tasks that wait at the same time. A cancelled call stops
-        waiting, and changes nothing else.
+        One flush, in a thread of the loop's executor, serves all tasks that wait at the same time. A cancelled call
+        stops waiting, and changes nothing else.
 
         Raises:
             StorageError: As in `flush`.
