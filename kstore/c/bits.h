@@ -8,7 +8,7 @@
 enum { KS_PAGE_BITS = 1 << 17, KS_PAGE_WORDS = KS_PAGE_BITS / 64 };
 
 typedef struct {
-    uint64_t **pages; /* NULL: no bit of that page is set */
+    uint64_t **pages; /* a page without set bits may be NULL */
     int64_t pages_n, taken;
 } ks_bits;
 
@@ -60,7 +60,7 @@ static inline int ks_bits_has(const ks_bits *b, int64_t i) {
     return (int)(ks_bits_word(b, i & ~(int64_t)63) >> (i % 64) & 1);
 }
 
-/* The number of bits of [first, first + n) that are set in `b`, and not in `without` unless that is NULL. */
+/* Counts the bits of [first, first + n) that are set in `b` and, if `without` is not NULL, are not set in `without`. */
 static inline int64_t ks_bits_count(const ks_bits *b, const ks_bits *without, int64_t first, int64_t n) {
     int64_t end = first + n, count = 0;
     for (int64_t i = first & ~(int64_t)63; i < end;) {

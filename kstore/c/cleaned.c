@@ -10,13 +10,13 @@ enum {
     KS_KEYS_AT_ONCE = 64, /* keys that are hashed and prefetched before the first one is looked up */
     KS_MOST_GROWTH = 14,  /* bytes by which another base timestamp enlarges a record: its delta by 9, its length by 4 */
     KS_LEAST_RECORD = 7,  /* bytes of the smallest record */
-    KS_SMALL = 128,       /* bytes of a record that is copied whether it is kept or not */
+    KS_SMALL = 128,       /* records of up to this size are copied whether they are kept or not */
     KS_NOT_PLAIN = 16,    /* records that are treated as not plain after one that is not plain */
     KS_CLEAN_NAMES_GROW = -1,   /* a step within this file: header names need more space than was reserved */
     KS_FLAGS = KS_TIMESTAMP_TYPE_BIT | KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT
 };
 
-/* A varint of 5 (varlong: 10) bytes may have excess bits in its last byte: numbers from here on are encoded again. */
+/* A varint of 5 (varlong: 10) bytes may have excess bits in its last byte: numbers of this size are encoded again. */
 #define KS_PLAIN_SIZE ((int64_t)1 << 27)
 #define KS_PLAIN_DELTA ((int64_t)1 << 62)
 
@@ -120,7 +120,7 @@ static int ks_empty(ks_cleaner *c) {
     return KS_CLEANED;
 }
 
-/* Removes all records. The CRC of a batch that the first pass has not seen is checked before it is dropped: a corrupt
+/* Removes all records. If the first pass has not seen the batch, its CRC is checked before it is dropped: a corrupt
    producer id or key must not remove records. */
 static int ks_lose_all(ks_cleaner *c) {
     if ((c->b.keeps_empty || !c->b.scanned) && !ks_sums_hold(c)) return KS_CLEAN_BAD_CRC;
@@ -339,7 +339,7 @@ static int ks_copy_any(ks_cleaner *c, ks_rebuilding *b, const uint8_t *end, ks_s
     return KS_CLEANED;
 }
 
-/* Copies the kept records of [p, end) to `to`, unchanged if their deltas are. KS_SMALL bytes beyond are writable. */
+/* Copies the kept records of [p, end), with new timestamp deltas if needed, to `to`, which has KS_SMALL spare bytes. */
 static int ks_copy_kept(ks_cleaner *c, const uint8_t *p, const uint8_t *end, uint8_t **to, ks_stamps *t,
                         int names_may_grow) {
     const int by_append_time = c->b.attributes & KS_TIMESTAMP_TYPE_BIT; /* all records get the same delta */
@@ -456,7 +456,7 @@ static inline uint64_t ks_bits_from(const ks_bits *bits, int64_t first) {
     return shift ? word | ks_bits_word(bits, at + 64) << (64 - shift) : word;
 }
 
-/* Counts the kept records of a batch that the first pass has judged as a whole, by its bits and without reading it. */
+/* Counts the kept records of a batch by the bits of the first pass, which has judged all of them. */
 static void ks_judge_by_bits(ks_cleaner *c) {
     const ks_newest *s = c->newest;
     int64_t superseded = ks_bits_count(&s->superseded, NULL, c->b.ordinal, c->b.count);
@@ -574,7 +574,7 @@ int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last
     return 1;
 }
 
-/* Frames the batch at `p`, reads its header, sets `stage` to 1. If it is not whole, returns KS_CLEANED with stage 0. */
+/* Reads the header of the batch at `p` and sets `stage` to 1. For a cut batch it returns KS_CLEANED with stage 0. */
 static int ks_read_batch(ks_cleaner *c) {
     const uint8_t *p = c->p;
     ks_cleaned_batch *b = &c->b;

@@ -33,7 +33,7 @@ enum ks_step {
 
 /* The last record of an active producer (SEMANTICS 7.18). */
 typedef struct {
-    int64_t producer_id, last_offset; /* -1: no data of it is known */
+    int64_t producer_id, last_offset; /* -1: no data of the producer is known */
     int16_t epoch;
 } ks_last_record;
 
@@ -50,7 +50,7 @@ typedef struct {
     int32_t count;
     int16_t attributes;
     uint8_t scanned;         /* the first pass has ordinals for its records */
-    uint8_t was_aborted;     /* aborted in the first pass, which did not read its keys, but not in this one */
+    uint8_t was_aborted;     /* the first pass treated it as aborted and read no keys; this pass does not */
     uint8_t has_horizon, can_discard, keeps_empty, sums_hold;
     uint8_t null_value;      /* a kept record has no value */
 } ks_cleaned_batch;
@@ -59,12 +59,12 @@ typedef struct {
     const ks_newest *newest;
     ks_transactions *transactions;
     int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
-    int64_t now, new_horizon;      /* negative: none can be set */
+    int64_t now, new_horizon;      /* new_horizon < 0: no horizon can be set */
     int64_t first_uncleanable, limit, next_base, ordinal;
     ks_last_record *last_records;  /* in order of the producer id */
     size_t last_records_count;
 
-    /* One call. */
+    /* State of one call. */
     const uint8_t *begin, *p, *end;
     const uint8_t *run, *run_end;  /* kept batches of the input, not yet copied to the end of `out` */
     ks_pile out;
@@ -86,8 +86,8 @@ typedef struct {
 
 enum { KS_NO_CONTROL_TYPE = -3 };
 
-/* Continues from `p` to the end of the whole batches, or to a step for the caller. After any step but the first five,
-   the cleaner must not be used again. */
+/* Continues from `p` to the end of the last whole batch, or until the caller must act. If it returns a step that is not
+   among the first five, the cleaner must not be used again. */
 int ks_clean(ks_cleaner *c);
 
 /* Reserves `n` more bytes at the end of a pile; returns 0, or -1 without memory. */
@@ -100,14 +100,14 @@ int ks_flush_run(ks_cleaner *c);
    KS_CLEAN_TOO_LARGE or KS_CLEAN_OUT_OF_MEMORY. */
 int ks_put_packed(ks_cleaner *c, const uint8_t *payload, size_t n);
 
-/* As `ks_put_packed`, for `n` compressed bytes that already lie in `out`, a header's size after its end. */
+/* As `ks_put_packed`, for `n` compressed bytes that already lie in `out`, one header size after its end. */
 int ks_packed_in_place(ks_cleaner *c, size_t n);
 
 /* Drops the batch, and moves past it; returns KS_CLEANED. */
 int ks_drop(ks_cleaner *c);
 
-/* Drops, without reading them, the next data batches that the first pass has seen, up to the offset `last`, if each of
-   their `records` is superseded and no batch must be kept empty; returns whether it did. */
+/* Drops the next `batches` data batches, which have `records` records, end at the offset `last`, and were all scanned,
+   without reading them, if every record is superseded and no batch must be kept empty; returns whether it did. */
 int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last);
 
 /* Whether the batch is the last of an active producer or of the cleanable offsets (SEMANTICS 7.18, RETAIN_EMPTY). */

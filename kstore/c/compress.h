@@ -1,7 +1,7 @@
 /* Compresses LZ4 frames and zstd frames without Python, by functions of the libraries behind codec/compression.py.
 
-   The bytes are those that codec/compression.py writes for the same data. If a library's functions are missing, the
-   result is KS_NOT_MINE, and that file must be used. */
+   The output is the same as that of codec/compression.py. If a library's functions are missing, the result is
+   KS_NOT_MINE, and the caller must use codec/compression.py. */
 #ifndef KSTORE_COMPRESS_H
 #define KSTORE_COMPRESS_H
 
@@ -16,7 +16,7 @@ int ks_zstd_compress_setup(void *new_context, void *free_context, void *set, voi
 /* The most bytes that `n` bytes may have when compressed; 0 for a codec without functions. */
 size_t ks_compress_bound(int codec, size_t n);
 
-/* Compresses into `room` bytes (at least the bound) with a level of the library; returns the size, or KS_NOT_MINE. */
+/* Compresses into `to`, which has `room` bytes (at least the bound); returns the size, or KS_NOT_MINE. */
 int64_t ks_compress(int codec, int level, const uint8_t *p, size_t n, uint8_t *to, size_t room);
 
 #endif

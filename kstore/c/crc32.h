@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* `crc` is the finished value so far, 0 to start. */
+/* The checksum `crc` (0 to start) continued over n bytes. */
 uint32_t ks_crc32(uint32_t crc, const uint8_t *p, size_t n);
 
 #endif

@@ -83,7 +83,7 @@ static int ks_crc_has_hardware(void) {
 #define KS_CRC_HARDWARE
 #define KS_CRC_STREAMS_FROM 2048 /* a merge costs some 80 cycles for the product below */
 
-/* Written as assembly: whether arm_acle.h declares it depends on flags whose spelling depends on the compiler. */
+/* Assembly, since arm_acle.h declares the intrinsic only with flags that each compiler spells differently. */
 static inline uint64_t ks_crc_step64(uint64_t crc, uint64_t word) {
     uint32_t next = (uint32_t)crc;
     __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(next) : "r"(word));
@@ -185,7 +185,7 @@ KS_CRC_WIDE static inline __m512i ks_crc_distance(int words) {
     return _mm512_broadcast_i32x4(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
 }
 
-/* Folds the input into four registers of 64 bytes, and these into one. That one has the same remainder as the folded
+/* Folds the input into four registers of 64 bytes, and these into one. It has the same remainder as the folded
  * input, so running the CRC instruction over its 64 bytes yields the checksum register. */
 KS_CRC_WIDE static uint32_t ks_crc32c_fold(uint32_t crc, const uint8_t *p, size_t n) {
     if (n < KS_CRC_FOLD_FROM) return ks_crc32c_streams(crc, p, n);

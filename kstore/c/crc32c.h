@@ -6,7 +6,7 @@
  *   table    slicing-by-8, any machine
  *   streams  the CPU's CRC instruction on three interleaved streams (x86-64 with SSE4.2 and PCLMULQDQ; ARMv8)
  *   mixed    AVX2 with VPCLMULQDQ and the CRC instruction in parallel for larger inputs, `streams` for the others
- *   fold     AVX-512 with VPCLMULQDQ, likewise
+ *   fold     AVX-512 with VPCLMULQDQ for larger inputs, `streams` for the others
  */
 #ifndef KSTORE_CRC32C_H
 #define KSTORE_CRC32C_H
@@ -26,7 +26,7 @@ const char *ks_crc32c_name(int implementation);
 
 int ks_crc32c_present(int implementation);
 
-/* One implementation by number, for tests and benchmarks; it must be present. */
+/* Runs the implementation with this number, for tests and benchmarks; the machine must support it. */
 uint32_t ks_crc32c_with(int implementation, uint32_t crc, const uint8_t *p, size_t n);
 
 #endif

@@ -8,9 +8,9 @@
 
 #include "text.h"
 
-enum { KS_JSON_GROWTH = 6 }; /* the most bytes that one byte may become: \u0001 */
+enum { KS_JSON_GROWTH = 6 }; /* the most bytes that are written for one byte: \u0001 */
 
-/* Sets the high bit of each of eight bytes that is not ASCII or that JSON escapes. Only the lowest set bit is exact. */
+/* Sets the high bit of each of the eight bytes that is not ASCII or that JSON escapes. Only the lowest one is exact. */
 static inline uint64_t ks_json_special(uint64_t x) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     uint64_t quote = x ^ (ones * '"'), backslash = x ^ (ones * '\\');
@@ -33,8 +33,9 @@ static inline uint8_t *ks_put_json_escape(uint8_t *out, uint8_t c) {
     return out;
 }
 
-/* Writes the bytes from `*from` to `until`, or to the end of a character that crosses it, inside a JSON string: at most
-   KS_JSON_GROWTH bytes each. Advances `*from`; returns the end of the text, NULL if bytes up to `end` are not UTF-8. */
+/* Writes the bytes from `*from` to `until`, and the rest of a character that crosses `until`, as a part of a JSON
+   string: at most KS_JSON_GROWTH bytes for each byte. Advances `*from`. Returns the end of the text, or NULL if the
+   bytes are not UTF-8. The input ends at `end`. */
 static inline uint8_t *ks_put_json(uint8_t *out, const uint8_t **from, const uint8_t *until, const uint8_t *end) {
     const uint8_t *p = *from;
     while (p < until) {

@@ -151,7 +151,7 @@ KS_AES static void ks_schedule(__m128i key, uint8_t (*rounds)[KS_AES_BLOCK]) {
     KS_ROUND(10, 0x36);
 }
 
-/* K1, K2 and K3 are blocks whose bytes are all 1, 2 or 3, encrypted by AES with the secret. */
+/* K1 is a block of 16 bytes of value 1, encrypted by AES with the secret; K2 and K3 are the same with 2 and 3. */
 KS_AES static void ks_start_aes(ks_secret *s, const uint8_t bytes[16]) {
     __m128i x[KS_LANES];
     for (int lane = 0; lane < KS_LANES; lane++) x[lane] = _mm_set1_epi8((char)(lane + 1));

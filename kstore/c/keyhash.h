@@ -12,7 +12,7 @@ enum { KS_AES_ROUND_KEYS = 11, KS_AES_BLOCK = 16 };
 
 typedef struct {
     uint64_t siphash[2];
-    uint8_t rounds[KS_AES_ROUND_KEYS][KS_AES_BLOCK]; /* AES-128 with K1 of the RFC */
+    uint8_t rounds[KS_AES_ROUND_KEYS][KS_AES_BLOCK]; /* round keys of AES-128 for the RFC's K1 */
     uint8_t whole[KS_AES_BLOCK], padded[KS_AES_BLOCK]; /* K2 and K3: for a whole or a padded last block */
     uint8_t by_aes;
 } ks_secret;
@@ -22,7 +22,7 @@ typedef struct {
     uint32_t more;
 } ks_key;
 
-/* `by_aes` requests AES, and is 0 in tests of the other hash; `s->by_aes` is whether it is used. */
+/* `by_aes` requests AES; only tests of SipHash set it to 0. Sets `s->by_aes` if AES is requested and available. */
 void ks_secret_start(ks_secret *s, const uint8_t bytes[16], int by_aes);
 
 /* The hashes of `n` keys; `sizes` are 0 or more. */

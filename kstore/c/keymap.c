@@ -87,8 +87,8 @@ static int ks_make_room(ks_keymap *m, uint64_t homes) {
     return 0;
 }
 
-/* Puts each of `n` entries into a slot, except those whose home is before the group `first`: moves these to the start
-   of `entries`. Returns their number, or -1 if no slot is free. `used` has the number of filled slots of each group. */
+/* Puts each of `n` entries into a slot. If an entry's home is before the group `first`, the entry is moved to the start
+   of `entries` instead. Returns how many were moved, or -1 if no slot is free. `used`: filled slots of each group. */
 static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uint64_t first, uint8_t *used) {
     const uint64_t homes = m->homes, last = homes + KS_SPARE_GROUPS - KS_GROUPS_AT_ONCE;
     ks_entry *const slots = m->slots;
@@ -113,7 +113,7 @@ static int64_t ks_put_back(const ks_keymap *m, ks_entry *entries, int64_t n, uin
     return left;
 }
 
-/* Grows to `homes`; returns -1 without memory. All of `used` is 0. */
+/* Grows to `homes`; returns -1 without memory. `used` must be all 0. */
 static int ks_grow_to(ks_keymap *m, uint64_t homes, ks_entry *moved, uint8_t *used) {
     const uint64_t old = m->homes ? m->homes + KS_SPARE_GROUPS : 0;
     int64_t left = 0;

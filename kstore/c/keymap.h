@@ -2,10 +2,10 @@
 
    Instead of a key, 96 bits of a hash are stored, with a new secret for each map: among 10^9 keys there is a collision
    with probability 2^-37. The entries are in groups of 16 slots, with a tag (a byte of the hash) for each slot, so that
-   a search compares four groups in one step. A key is in its home group or, if that is full, in the first later group
-   that is not. The tags are a separate array, small enough for the caches; the next group's tags are mostly in the same
-   line. The home groups are in order of the hash. So the map grows in place, from its last group to its first, without
-   a second copy: it takes 18.5 to 24 bytes per key, for any number of keys. */
+   a search compares four groups in one step. If a key's home group is full, the key is in the first later group that
+   was not full. The tags are a separate array, small enough for the caches; the next group's tags are mostly in the
+   same cache line. Home groups are ordered by hash, so the map grows in place, from its last group to its first,
+   without a second copy. It takes 18.5 to 24 bytes per key, for any number of keys. */
 #ifndef KSTORE_KEYMAP_H
 #define KSTORE_KEYMAP_H
 
@@ -15,10 +15,10 @@
 #include <emmintrin.h>
 #endif
 
-/* Spare groups follow the last home group. The last four are never used, so that a search ends within the tags. */
+/* Spare groups follow the last home group. The last four spare groups stay free: a search ends within the tags. */
 enum { KS_GROUP_SLOTS = 16, KS_GROUPS_AT_ONCE = 4, KS_SPARE_GROUPS = 16 };
-enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* compared in one step: a bit each */
-enum { KS_AT_ONCE = 128 }; /* keys that are put together: their cache lines are fetched at the same time */
+enum { KS_SLOTS_AT_ONCE = KS_GROUPS_AT_ONCE * KS_GROUP_SLOTS }; /* slots compared in one step, with a bit for each */
+enum { KS_AT_ONCE = 128 }; /* the most keys of one ks_keymap_put_all: their cache lines are fetched at the same time */
 enum { KS_NEW_KEY = -1, KS_MAP_NO_MEMORY = -2 };
 #define KS_MOST_ORDINALS ((int64_t)UINT32_MAX)
 
@@ -29,17 +29,17 @@ typedef struct {
 } ks_entry;
 
 typedef struct {
-    uint8_t *tags;      /* for each slot 8 bits of the hash, not 0; 0: the slot is free */
-    ks_entry *slots;    /* in groups: `homes`, then the spare ones; NULL before the first key */
+    uint8_t *tags;      /* for each slot 8 bits of the hash, never 0; or 0 if the slot is free */
+    ks_entry *slots;    /* `homes` home groups, then the spare groups; NULL before the first key */
     size_t tags_bytes, slots_bytes;
     uint64_t homes;
     int64_t size, limit;
     ks_secret secret;
-    uint64_t mask;      /* the bits of `hash` that are used: for tests of weaker hashes */
+    uint64_t mask;      /* the bits of `hash` that are used: all except in tests of weaker hashes */
     uint32_t more_mask; /* the same for `more` */
 } ks_keymap;
 
-/* Makes an empty map that uses the first `bits` of the hash, 96 except in tests; -20 means the first 20 and last 32. */
+/* Makes an empty map that uses `bits` bits of the hash: 96 except in tests; -20 means the first 20 and the last 32. */
 void ks_keymap_start(ks_keymap *m, const uint8_t secret[16], int bits);
 
 /* Frees the memory and empties the map. */
@@ -68,7 +68,7 @@ KS_INLINE ks_key ks_keymap_hash(const ks_keymap *m, const uint8_t *key, int32_t 
     return k;
 }
 
-/* A bit for each of the 16 bytes at `p` that is `tag`. */
+/* Compares 16 bytes at `p` with `tag`; returns a bit for each, set if the byte is `tag`. */
 KS_INLINE uint32_t ks_match(const uint8_t *p, uint8_t tag) {
 #ifdef __SSE2__
     __m128i tags = _mm_loadu_si128((const __m128i *)p);
@@ -93,7 +93,7 @@ KS_INLINE uint64_t ks_home_number(const ks_keymap *m, uint64_t hash) {
 /* Prefetches a line into the second-level cache: AMD's first level has a short queue, and drops further requests. */
 #define KS_FETCH(p) __builtin_prefetch((p), 0, 2)
 
-/* A bit for each of the KS_SLOTS_AT_ONCE bytes at `p` that is `tag` or 0. */
+/* Compares KS_SLOTS_AT_ONCE bytes at `p`; returns a bit for each, set if the byte is `tag` or 0. */
 KS_INLINE uint64_t ks_stops(const uint8_t *p, uint8_t tag) {
 #ifdef __SSE2__
     const __m128i wanted = _mm_set1_epi8((char)tag), none = _mm_setzero_si128();
@@ -114,8 +114,8 @@ KS_INLINE uint64_t ks_stops(const uint8_t *p, uint8_t tag) {
 /* ks_stops, or its equivalent for a processor with wider vectors. */
 typedef uint64_t ks_finder(const uint8_t *p, uint8_t tag);
 
-/* The first slot from `slot` on that has the key's tag, or else the free one that ends the search. The slots of a group
-   are filled from the first on, so that no slot with the tag follows a free one of its group. */
+/* Returns the first slot, from `slot` on, that has the key's tag or is free; a free slot ends the search. The slots of
+   a group are filled in order, so that no used slot follows a free slot of its group. */
 KS_INLINE uint64_t ks_candidate_by(const ks_keymap *m, ks_key k, uint64_t slot, ks_finder *stops) {
     for (;; slot += KS_SLOTS_AT_ONCE) {
         uint64_t bits = stops(m->tags + slot, ks_tag(k));
@@ -138,13 +138,13 @@ KS_INLINE void ks_keymap_prefetch_slot(const ks_keymap *m, ks_key k) {
 
 KS_INLINE int ks_is_entry(const ks_entry *entry, ks_key k) { return entry->hash == k.hash && entry->more == k.more; }
 
-/* The slot of a key, or the free one that it would get. */
+/* The slot of a key, or the free slot that the key would get. */
 typedef struct {
     uint64_t slot;
     int is_there;
 } ks_key_place;
 
-/* Searches from `slot` on, which is in the key's home group or after it; the key has no slot before it. */
+/* Searches from `slot` on, which is in the key's home group or a later one; no earlier slot has the key. */
 KS_INLINE ks_key_place ks_look_from(const ks_keymap *m, ks_key k, uint64_t slot, ks_finder *stops) {
     while (m->tags[slot] && !ks_is_entry(m->slots + slot, k)) slot = ks_candidate_by(m, k, slot + 1, stops);
     return (ks_key_place){slot, m->tags[slot] != 0};

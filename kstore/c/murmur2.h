@@ -35,13 +35,13 @@ static inline uint32_t ks_murmur2(const uint8_t *p, size_t n) {
     return ks_murmur2_end(h, p, n);
 }
 
-/* Kafka clears the sign bit; it does not take the absolute value. `partitions` is 1 or more. */
+/* The partition of a key. Kafka clears the hash's sign bit instead of taking the absolute value. `partitions` >= 1. */
 static inline int32_t ks_partition_of(const uint8_t *key, size_t n, int32_t partitions) {
     return (int32_t)((ks_murmur2(key, n) & 0x7fffffffu) % (uint32_t)partitions);
 }
 
-/* The same with a multiplication instead of a division (Lemire, Kaser and Kurz: exact for 32 bits); `inverse` is
-   ks_inverse(partitions). A division would add its full latency: nothing overlaps with the end of a hash. */
+/* ks_partition_by multiplies by `inverse`, which is ks_inverse(partitions), instead of dividing (Lemire, Kaser and
+   Kurz: exact for 32 bits). Nothing runs in parallel with the end of a hash: a division would add its full latency. */
 static inline uint64_t ks_inverse(int32_t partitions) { return UINT64_MAX / (uint32_t)partitions + 1; }
 
 static inline int32_t ks_partition_of_hash(uint32_t hash, int32_t partitions, uint64_t inverse) {
@@ -54,7 +54,7 @@ static inline int32_t ks_partition_by(const uint8_t *key, size_t n, int32_t part
 }
 
 /* The partitions of `n` keys, -1 for a null. Four keys are hashed in parallel, since a hash is a chain of dependent
-   multiplications. Sizes that vary make branches unpredictable: the only branch is on the longest of the four. */
+   multiplications. If sizes vary, branches on them are unpredictable: so only the longest of the four is tested. */
 static inline void ks_partitions_by(const ks_bytes *keys, int64_t n, int32_t partitions, uint64_t inverse, int32_t *out) {
     enum { SIDE = 4 };
     static const uint8_t none[4];

@@ -8,7 +8,7 @@
 #include "bits.h"
 #include "keymap.h"
 
-/* Keys that are not yet in the map, in the order of their records: keys of several small batches are put together. */
+/* Keys that are not yet in the map, in the order of their records: one call adds the keys of several small batches. */
 typedef struct {
     int n;
     const uint8_t *keys[KS_AT_ONCE];
@@ -19,12 +19,12 @@ typedef struct {
 
 typedef struct {
     ks_keymap map;
-    ks_bits superseded; /* by ordinal: a later record has the key, or there is no key; in [first_dirty, latest] only */
-    ks_bits tombstones; /* by ordinal: the value is null; not for control records and aborted ones */
-    int64_t capacity;   /* keys */
+    ks_bits superseded; /* by ordinal, in [first_dirty, latest]: a later record has the key, or the record has none */
+    ks_bits tombstones; /* by ordinal: the value is null; never set for control and aborted records */
+    int64_t capacity;   /* the most keys */
     int64_t most_records;
     int64_t records;    /* next ordinal */
-    int64_t keyless;    /* superseded records without a key in the dirty part */
+    int64_t keyless;    /* records without a key in the dirty part, all superseded */
     int64_t first_dirty;
     int64_t latest;     /* the last offset of the pass */
     int64_t *aborted;   /* first ordinals of the batches that were treated as aborted, ascending */
@@ -45,29 +45,29 @@ void ks_newest_start(ks_newest *s, int64_t capacity, int64_t first_dirty, const 
                      int64_t most_records);
 void ks_newest_free(ks_newest *s);
 
-/* Whether the pass ends before a batch of `count` records; marks the map as full if there are too few ordinals. */
+/* Whether the pass ends before a batch of `count` records; marks the map as full if too few ordinals are left. */
 static inline int ks_newest_ends_at(ks_newest *s, int32_t count) {
     if (s->records + count > s->most_records) s->full = 1;
     return s->full;
 }
 
-/* Takes the batch at `head` without reading its records. */
+/* Counts the batch at `head` without reading its records. */
 static inline void ks_newest_pass(ks_newest *s, const uint8_t *head) {
     int64_t last = ks_last_offset(head);
     s->records += ks_load32(head + KS_RECORDS_COUNT_AT);
     if (last >= s->first_dirty) s->latest = last;
 }
 
-/* Notes that the next batch is treated as aborted: its keys are not put, even if the second pass finds it committed.
-   Returns 0, or -1 without memory. */
+/* Notes that the next batch is treated as aborted: its keys stay out of the map, even if the second pass finds that
+   the batch was committed. Returns 0, or -1 without memory. */
 int ks_newest_note_aborted(ks_newest *s);
 
 /* Whether the batch whose first record has this ordinal was treated as aborted. */
 int ks_newest_is_aborted(const ks_newest *s, int64_t ordinal);
 
-/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. All have ordinals,
-   even if the map becomes full. If the records' memory `stays` until ks_newest_settle is called, keys may wait while
-   the map has space for all of them: so they cannot fill it. A result other than KS_TAKEN ends the pass. */
+/* Takes the records [p, end) of the batch whose header is at `head`, as many as the header declares. All get ordinals,
+   even if the map becomes full. `stays`: the records' memory is valid until ks_newest_settle is called, so that keys
+   may wait. Keys wait only if the map has space for all of them. A result other than KS_TAKEN ends the pass. */
 int ks_newest_take(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int stays, int *fault);
 
 /* Puts the waiting keys into the map; returns 0, or -1 without memory. Called before results of the pass are read, and

@@ -1,7 +1,7 @@
 /* One v2 record (FORMAT 3): parsing without an allocation, measuring, writing.
 
-   A parser gets the end with the pointer, compares lengths as `n > end - p`, and returns NULL with a fault code; the
-   calling module turns the code into an exception with the position. */
+   A parser gets the end of its input and compares lengths as `n > end - p`. On an error it returns NULL with a fault
+   code, which the calling module turns into an exception with the position. */
 #ifndef KSTORE_RECORD_H
 #define KSTORE_RECORD_H
 
@@ -33,7 +33,7 @@ typedef struct {
     int fault;
 } ks_record;
 
-/* Reads one header; `p` at its key length. NULL with `*fault`. */
+/* Reads the header whose key length is at `p`; returns the end of the header, or NULL with `*fault`. */
 static inline const uint8_t *ks_parse_header(const uint8_t *p, const uint8_t *end, const uint8_t **key,
                                              int32_t *key_size, const uint8_t **value, int32_t *value_size,
                                              int *fault) {
@@ -78,13 +78,13 @@ static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int3
 
 /* The fields of a record, in 64 bits so that loops need no conversions. */
 typedef struct {
-    int64_t timestamp, delta, key_size, value_size; /* deltas to the batch's; a negative size is null */
+    int64_t timestamp, delta, key_size, value_size; /* deltas are relative to the batch; size < 0: null */
     const uint8_t *key, *value, *headers;           /* headers: the first one */
     int32_t headers_count;
 } ks_fields;
 
-/* Reads the record at `p` and returns the start of the next one. NULL if it has headers, a long varint or less than
-   KS_HEAD bytes up to `end`, or is not sound: then ks_parse_uncommon decides. */
+/* Reads the record at `p` and returns the start of the next one. Returns NULL if the record has headers or a long
+   varint or is not sound, or if fewer than KS_HEAD bytes are left: ks_parse_uncommon then decides. */
 KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, ks_fields *f) {
     if (end - p < KS_HEAD) return NULL;
     KS_READ_SHORT(size, p, uncommon)
@@ -108,7 +108,7 @@ KS_INLINE const uint8_t *ks_common_record(const uint8_t *p, const uint8_t *end, 
     f->value_size = value & 1 ? -1 : (int64_t)(value >> 1);
     f->headers_count = 0;
     f->headers = next;
-    /* The value and the headers count, 0, must be the rest of the record, which lies within the batch. */
+    /* The rest of the record must be the value and a headers count of 0. */
     if ((int64_t)(value & 1 ? 0 : value >> 1) + 1 == next - p && !(((size | delta) & 1) | next[-1])) return next;
 uncommon:
     return NULL;
@@ -182,8 +182,8 @@ KS_INLINE const uint8_t *ks_parse_record(const uint8_t *p, const uint8_t *end, k
 }
 
 /* Finds the first of `*left` records at `p` whose timestamp (`base` plus the masked delta) is in [least, most], and
-   stores its timestamp and offset delta in `found`; reads each as ks_parse_record does. Returns the start of the next
-   record and sets `*left` to the number of records from there on; NULL if there is none, or with found->fault. */
+   stores its timestamp and offset delta in `found`. Returns the start of the record after it, and sets `*left` to the
+   number of records from that start on. Returns NULL if no record matches, or with found->fault if one is not sound. */
 static inline const uint8_t *ks_find_timestamp(const uint8_t *p, const uint8_t *end, int32_t *left, int64_t base,
                                                uint64_t mask, int64_t least, int64_t most, ks_stamped *found) {
     int32_t n = *left;
@@ -224,7 +224,7 @@ KS_INLINE int64_t ks_short_size(uint64_t z) {
     return z < 0x80 ? 1 : z < 0x4000 ? 2 : ks_uvarint_size(z);
 }
 
-/* The bytes of a field with its size before it. */
+/* The number of bytes of a field and of the size before it. */
 KS_INLINE int64_t ks_sized(int64_t n) { return n < 0 ? 1 : n + ks_short_size((uint64_t)n << 1); }
 
 KS_INLINE uint8_t *ks_put_short(uint8_t *p, uint64_t z) {
@@ -274,7 +274,7 @@ KS_INLINE uint8_t *ks_put_field(uint8_t *p, const void *data, int64_t size) {
     return ks_copy_exact(ks_put_short(p, (uint64_t)size << 1), data, size);
 }
 
-/* The bytes of a record after its length field; `headers_size` includes the headers count. A negative size is null. */
+/* The size of a record after its length field; `headers_size` includes the headers count. A negative size is null. */
 KS_INLINE uint64_t ks_body_size(int64_t timestamp_delta, int64_t offset_delta, int64_t key_size, int64_t value_size,
                                 int64_t headers_size) {
     return (uint64_t)(1 + ks_short_size(ks_zigzag(timestamp_delta)) + ks_short_size((uint64_t)offset_delta << 1) +

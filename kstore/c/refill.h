@@ -1,7 +1,7 @@
 /* Reuses a bytes object if nobody but its owner holds a reference: creating and freeing an object costs more than
    copying a typical value of a hundred bytes.
 
-   An object may have more space than its size says, as after CPython's own _PyBytes_Resize in place. */
+   An object may have more space than its size says; CPython's _PyBytes_Resize leaves such objects, too. */
 #ifndef KSTORE_REFILL_H
 #define KSTORE_REFILL_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Sets `*slot`, None or bytes, to the `n` bytes at `p`, or to None if `n` is negative; 0, or -1 with an exception.
-   `*room` is the capacity of `*slot`, -1 if it was not made here. Reuses an object that will be at least half full. */
+   `*room` is the capacity of `*slot`, -1 if unknown. Reuses `*slot` if it will be at least half full. */
 static inline int ks_refill(PyObject **slot, Py_ssize_t *room, const uint8_t *p, Py_ssize_t n) {
     PyObject *old = *slot, *made;
     if (n <= *room && n >= *room / 2 && n > 1 && Py_REFCNT(old) == 1) { /* bytes of length 0 and 1 are shared */

@@ -1,7 +1,7 @@
 /* SipHash of 128 bits (Aumasson and Bernstein), with a key of 16 bytes that only this process knows.
 
-   The secret key prevents prepared collisions; two given inputs have the same hash with probability 2^-128. One round
-   for each 8 bytes and three at the end, as in hash tables; tests use 2 and 4 rounds, like the authors' vectors. */
+   The secret key prevents prepared collisions; two given inputs have the same hash with probability 2^-128. Callers
+   use one round for each 8 bytes and three at the end, as hash tables do; tests use 2 and 4, as the authors do. */
 #ifndef KSTORE_SIPHASH_H
 #define KSTORE_SIPHASH_H
 

@@ -36,9 +36,9 @@ static inline uint8_t *ks_put_int(uint8_t *out, int64_t value) {
     return out + size;
 }
 
-/* Measures the sequence of bytes at `p`, whose first is 0x80 or above. Returns the size of one character, or, with
-   `*sound` cleared, the number of bytes that a decoder replaces by one U+FFFD: the start of an incomplete character. As
-   in Java (and unlike elsewhere), an encoded surrogate is one such sequence of three bytes. */
+/* Measures the character at `p`, whose first byte is 0x80 or above: sets `*sound` and returns the character's size. If
+   the bytes are malformed, clears `*sound` and returns how many bytes a decoder replaces by one U+FFFD. An encoded
+   surrogate is replaced as a whole, three bytes, as in Java (unlike in other decoders). */
 static inline size_t ks_utf8_step(const uint8_t *p, size_t n, int *sound) {
     uint8_t a = p[0];
     size_t want = a < 0xc2 ? 1 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 1;
@@ -84,7 +84,7 @@ static inline uint8_t *ks_put_utf8(uint8_t *out, const uint8_t *p, size_t n) {
     }
 }
 
-/* The number of bytes that ks_put_utf8 writes for these. */
+/* The number of bytes that ks_put_utf8 writes for these bytes. */
 static inline size_t ks_utf8_size(const uint8_t *p, size_t n) {
     size_t size = 0;
     for (const uint8_t *end = p + n; p < end;) {

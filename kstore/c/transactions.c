@@ -46,7 +46,7 @@ static ks_aborted_txn ks_take_first(ks_transactions *t) {
 
 /* ---- The producers. */
 
-/* The slot of a producer id, or the empty one that it would get. The table is never full. */
+/* The slot of a producer id, or the empty slot that it would get. The table is never full. */
 static ks_producer_txns *ks_slot(const ks_transactions *t, int64_t producer_id) {
     uint64_t h = ((uint64_t)producer_id ^ t->seed) * 0x9e3779b97f4a7c15u;
     h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
@@ -94,7 +94,7 @@ static ks_producer_txns *ks_find_or_add(ks_transactions *t, int64_t producer_id)
 
 /* ---- Visits. */
 
-/* Activates the aborted transactions that start at or below `offset`; drops those whose producer already has one. */
+/* Activates the aborted transactions that start at or below `offset`; drops one if its producer has one. */
 static int ks_activate(ks_transactions *t, int64_t offset) {
     while (t->waiting_count && t->waiting[0].first <= offset) {
         ks_producer_txns *of = ks_find_or_add(t, t->waiting[0].producer_id);

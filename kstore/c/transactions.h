@@ -45,7 +45,7 @@ int ks_transactions_add(ks_transactions *t, const ks_aborted_txn *txn);
 int ks_transactions_on_data(ks_transactions *t, const uint8_t *p);
 
 /* Visits a control batch whose first record is of this type (one of the first four); returns 1 if the marker is no
-   longer needed, 0 if it is, -1 without memory. */
+   longer needed, 0 if it is needed, -1 without memory. */
 int ks_transactions_on_control(ks_transactions *t, const uint8_t *p, int type);
 
 void ks_transactions_free(ks_transactions *t);

@@ -15,7 +15,7 @@ static inline void ks_copy_back(uint8_t *to, size_t distance, size_t size) {
     } else if (distance >= 8) {
         for (size_t i = 0; i < size; i += 8) memcpy(to + i, from + i, 8);
     } else {
-        /* The pattern repeats. `whole`: the lowest multiple of its size >= 8, written first and then copied on. */
+        /* The pattern repeats. `whole`: the lowest multiple of its size >= 8, written first and then copied. */
         size_t whole = distance * (8 / distance + (8 % distance != 0));
         size_t first = size < whole ? size : whole;
         for (size_t i = 0; i < first; i++) to[i] = from[i];
@@ -41,7 +41,7 @@ static inline const uint8_t *ks_copy_first_8(uint8_t *to, size_t distance) {
         memcpy(to, from, 8);
         return from + 8;
     }
-    /* The pattern repeats. By distance: the source of the second 4 bytes; the lowest multiple of the distance >= 8. */
+    /* The pattern repeats. For each distance: the source of the second 4 bytes; the lowest multiple that is >= 8. */
     static const uint8_t second[8] = {0, 0, 0, 1, 0, 4, 4, 4}, whole[8] = {0, 8, 8, 9, 8, 10, 12, 14};
     for (int i = 0; i < 4; i++) to[i] = from[i];
     memcpy(to + 4, from + second[distance], 4);
@@ -293,13 +293,13 @@ int ks_zstd_setup(void *new_context, void *free_context, void *decompress, void 
 
 enum { KS_ZSTD_BLOCK = 128 << 10, KS_ZSTD_MOST = 64 << 20 };
 
-/* The largest size that a frame can decompress to, by its blocks. KS_NOT_MINE unless the frame ends with the data; also
-   for a frame that exceeds its window and for a block that exceeds the limit of blocks: the library accepts these when
-   it decompresses in one call, but not in a stream. */
+/* The largest size that a frame can decompress to, by its blocks. Returns KS_NOT_MINE unless the frame ends with the
+   data. Also returns it if the frame exceeds its window or a block exceeds the limit of blocks: the library accepts
+   such frames when it decompresses in one call, but not in a stream. */
 static int64_t ks_zstd_bound(const uint8_t *p, size_t n) {
     static const uint8_t sizes[4] = {0, 2, 4, 8};
     const uint8_t *end = p + n;
-    if (n < 9 || ks_le32(p) != 0xfd2fb528u || p[4] & 0x0b) return KS_NOT_MINE; /* a dictionary, or reserved */
+    if (n < 9 || ks_le32(p) != 0xfd2fb528u || p[4] & 0x0b) return KS_NOT_MINE; /* a dictionary, or a reserved bit */
     int single = p[4] >> 5 & 1, size_of_size = p[4] >> 6;
     size_t tail = p[4] & 4 ? 4 : 0, head = 5 + (single && !size_of_size ? 1 : (size_t)!single + sizes[size_of_size]);
     int64_t bound = 0, window = KS_ZSTD_MOST;

@@ -1,7 +1,7 @@
 /* Decompresses, without Python, the LZ4 frames, snappy streams and zstd frames that Kafka's clients write.
 
    The libraries behind codec/compression.py decide what is damaged: if a payload is not clearly sound, the result is
-   KS_NOT_MINE, and the caller must use them. Readers get the end with the pointer, and check each length before use. */
+   KS_NOT_MINE, and the caller must use them. Each length in the input is checked before use. */
 #ifndef KSTORE_UNPACK_H
 #define KSTORE_UNPACK_H
 

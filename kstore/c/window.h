@@ -8,19 +8,19 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Reads up to `n` bytes at `position`; returns how many (fewer only at the end of the file), or -1 with `errno`. */
+/* Reads `n` bytes at `position`, fewer only at the end of the file; returns their number, or -1 with `errno`. */
 ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
 
-/* Reads `n` bytes from the page cache, without waiting for the disk; returns -1 if some are not there (also at the end
-   of the file), or if the file system cannot tell. */
+/* Reads `n` bytes from the page cache, without waiting for the disk. Returns -1 if the cache lacks some of them, if the
+   file ends before them, or if the file system does not support such reads. */
 ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position);
 
 enum {
-    KS_HELD_BYTES = 1 << 20, /* the most that is read or decoded while the lock is held: 0.1 ms */
-    KS_CALL_BYTES = 4096     /* the bytes that a system call counts for */
+    KS_HELD_BYTES = 1 << 20, /* the most bytes that are read or decoded while the lock is held: 0.1 ms */
+    KS_CALL_BYTES = 4096     /* a system call counts as this many bytes */
 };
 
-/* A lock that short reads hold: the GIL, see held.h. */
+/* A lock that stays held during short reads: the GIL (held.h). */
 typedef struct ks_held {
     void (*give_up)(struct ks_held *held); /* NULL: nothing is held */
     int64_t bytes;                         /* read or decoded while it was held */
@@ -33,7 +33,7 @@ static inline int ks_held_count(ks_held *held, int64_t n) {
     return held->give_up != NULL;
 }
 
-/* As ks_read_at; data that is not in the page cache is read without the lock. */
+/* As ks_read_at, but releases the lock before it reads data that is not in the page cache. */
 ptrdiff_t ks_read_held(ks_held *held, int fd, uint8_t *p, size_t n, int64_t position);
 
 typedef struct {
@@ -56,7 +56,7 @@ void ks_window_on(ks_window *w, int fd, int64_t end, uint8_t *data, ptrdiff_t ca
 int ks_window_new(ks_window *w, int fd, int64_t end, ptrdiff_t capacity);
 void ks_window_free(ks_window *w);
 
-/* Reads more, so that the window starts at `position` and has `n` bytes; used by `ks_window_at`. */
+/* Moves the window so that it starts at `position` and has `n` bytes; used by `ks_window_at`. */
 const uint8_t *ks_window_move(ks_window *w, int64_t position, ptrdiff_t n);
 
 /* The `n` bytes at `position`, or NULL with the reason in `error`. Invalidates earlier pointers. */

@@ -1,7 +1,7 @@
-/* The wire format: the place of each field in a batch header, big-endian numbers, varints. No other C file has them.
+/* The wire format: where each field of a batch header is, big-endian numbers, varints. No other C file defines these.
 
-   A reader of a varint gets the end of the data, and returns NULL if the varint is cut off or too long. The code is
-   correct on machines of either byte order. Only held.h, member.h, refill.h and tuples.h include Python's headers. */
+   A function that reads a varint gets the end of the data; it returns NULL if the varint is cut off or too long. The
+   code is correct on machines of either byte order. Only held.h, member.h, refill.h and tuples.h include Python.h. */
 #ifndef KSTORE_WIRE_H
 #define KSTORE_WIRE_H
 
@@ -153,7 +153,7 @@ static const uint8_t *ks_varlong_slow(const uint8_t *p, const uint8_t *end, int6
     return NULL;
 }
 
-/* Decodes one to three bytes inline (predictable branches beat branchless decoding here), the rest out of line. */
+/* Decodes one to three bytes inline (predictable branches beat branchless decoding here), longer ones out of line. */
 KS_INLINE const uint8_t *ks_varint(const uint8_t *p, const uint8_t *end, int32_t *out) {
     if (end - p >= 3) {
         uint32_t z = p[0];

@@ -15,7 +15,7 @@ static void ks_release_array(struct ArrowArray *array) {
     }
     ks_held *held = (ks_held *)array->private_data;
     for (int64_t i = 0; i < held->blocks_n; i++) ks_block_drop(held->blocks[i]);
-    free(held); /* and with it the array's lists of buffers, blocks and children */
+    free(held); /* this also frees the array's lists of buffers, blocks and children */
     array->release = NULL;
 }
 

@@ -1,14 +1,14 @@
 /* Columns as arrays of the Arrow C data interface; an array holds the blocks that it points into.
 
-   An engine releases arrays on any thread, and may first move children out of their parent. So each array holds its own
-   blocks, and releasing it needs neither Python nor the GIL. */
+   A query engine releases arrays on any thread, and may first move children out of their parent. So each array holds
+   its own blocks, and releasing it needs neither Python nor the GIL. */
 #ifndef KSTORE_ARROW_H
 #define KSTORE_ARROW_H
 
 #include "columns/arrow_c.h"
 #include "columns/blocks.h"
 
-/* Makes an array with `buffers` and `children`, all empty; returns 0, or -1 without memory. */
+/* Makes an array with this many empty buffers and children; returns 0, or -1 without memory. */
 int ks_make_array(struct ArrowArray *out, int64_t length, int64_t nulls, int64_t buffers, int64_t children);
 
 /* Sets buffer `i` of the array to `p`, inside `block`, which the array then holds. */

@@ -1,5 +1,5 @@
 /* The Arrow C data and stream interfaces: the layout by which independent libraries in one process exchange columns.
-   Every copy of these structures has this guard, so that two copies can be included together. */
+   Every copy of these structures has this include guard, so that two copies can be included together. */
 #ifndef KSTORE_ARROW_C_H
 #define KSTORE_ARROW_C_H
 

@@ -24,7 +24,7 @@ typedef struct {
     int64_t before; /* size of the previous batch */
 } ks_headers_memory;
 
-/* Reads the header of the batch at `p`, of which `n` bytes are in memory; 0, or -1 if its frame is not sound. */
+/* Reads the header of the batch at `p`; `n` of its bytes are in memory. Returns 0, or -1 if its frame is not sound. */
 int ks_read_header(const uint8_t *p, int64_t n, int64_t left, ks_header *h);
 
 /* Appends the row of the batch at `position`, if it has offsets in the range and was not aborted. */

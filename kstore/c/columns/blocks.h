@@ -16,7 +16,7 @@
 typedef struct {
     uint8_t *data;
     size_t capacity; /* without the slack */
-    size_t mapped;   /* bytes to unmap; 0 for memory of malloc, which follows this structure */
+    size_t mapped;   /* bytes to unmap; 0 if the data is from malloc and follows this structure */
     int64_t holders;
     void (*release)(void *owner); /* for foreign memory; else NULL */
     void *owner;

@@ -15,8 +15,8 @@ static inline void ks_pause(void) {}
 #endif
 
 #define KS_CELL ((int64_t)256 << 10)    /* fits the second-level cache together with its rows */
-#define KS_VIEW_CELL ((int64_t)4 << 20) /* views keep the memory: few large blocks mean few buffers */
-#define KS_SPINS 1000                   /* checks for its turn before a thread sleeps */
+#define KS_VIEW_CELL ((int64_t)4 << 20) /* a cell's memory becomes a buffer of views: few are better */
+#define KS_SPINS 1000                   /* how often a thread checks whether it is its turn before it sleeps */
 
 typedef struct {
     ks_reader *r;
@@ -30,7 +30,7 @@ typedef struct {
     int64_t last;            /* cells after this one are not read */
     int64_t cell_rows, cell_bytes; /* estimates for a decoded cell */
     int64_t key_nulls, value_nulls;
-    int uncached;              /* the columns are so large that they are written around the caches */
+    int uncached;              /* the columns are so large that copies bypass the caches */
 } ks_row_work;
 
 typedef struct {
@@ -58,7 +58,7 @@ static void ks_pass_turn(ks_row_work *t, int64_t *cell, int64_t i, int is_last) 
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The position of the first batch at or after `limit`, following the batches from `at` on; -1 if the chain breaks. */
+/* Follows the batches from `at` on. Returns the position of the first at or after `limit`; -1 if a batch is not sound. */
 static int64_t ks_follow_chain(ks_reader *r, int64_t at, int64_t limit) {
     uint8_t frame[KS_CRC_AT];
     while (at < limit) {
@@ -157,7 +157,7 @@ static void ks_work_on_rows(void *context) {
     ks_cell c;
     memset(&c, 0, sizeof c);
     ks_begin_cell(r, &c);
-    if (ks_rows_reserve(&c.rows, t->cell_rows, t->cell_bytes)) /* no fault: columns that are too small grow */
+    if (ks_rows_reserve(&c.rows, t->cell_rows, t->cell_bytes)) /* not an error: the columns grow later */
         ks_rows_clear(&c.rows, 0);
     for (;;) {
         pthread_mutex_lock(&t->lock);
@@ -246,7 +246,7 @@ static void ks_read_cells(ks_reader *r, int threads) {
 
 enum ks_stop ks_read_threaded(ks_reader *r, int threads) {
     int64_t pause = r->pause, before;
-    if (threads < 2 || r->aborted_n || r->kept) return ks_read(r); /* cells skip no batches */
+    if (threads < 2 || r->aborted_n || r->kept) return ks_read(r); /* cells cannot skip batches or rows */
     do {
         before = r->position;
         if (pause - before < 2 * KS_CELL) return ks_read(r);

@@ -5,8 +5,8 @@
    2. waits for its turn, and follows the chain of batches from the end of the previous cell to the end of this one;
    3. decodes the batches that start in the cell into its own rows, which fit a cache;
    4. waits for its turn again, reserves space in the columns, and copies its rows while the next cell does the same.
-   A batch that is not sound, not wanted as a whole, or too large for the columns ends the work: `ks_read` continues
-   there and returns the reason. */
+   A batch that is not sound, of which only a part is wanted, or that is too large for the columns ends the work:
+   `ks_read` continues at this batch and returns the reason. */
 #ifndef KSTORE_CELLS_H
 #define KSTORE_CELLS_H
 

@@ -8,11 +8,11 @@ static void ks_begin_chunk(const ks_chunks *a, ks_chunk *chunk, int64_t from, in
     ks_rows_clear(&chunk->rows, 0);
     ks_rows_like(&chunk->rows, &a->like, 0);
     *c = a->model;
-    c->window = c->decompressed_block = NULL; /* set later to those of the thread that reads the chunk */
+    c->window = c->decompressed_block = NULL; /* set later to the buffers of the thread that reads the chunk */
     c->window_at = -1;                 /* the window holds no part of the file; views may point into it */
     c->window_size = c->decompressed_used = 0;
     c->decompressed = NULL;
-    c->unpack_slowly = NULL;           /* it takes the GIL, which a caller waiting for the chunk may hold */
+    c->unpack_slowly = NULL;           /* it would take the GIL, which a caller that waits for the chunk may hold */
     memset(&c->staged, 0, sizeof c->staged); /* not used: batches are whole */
     c->staged_from = c->staged_to = 0;
     c->out = &chunk->rows;
@@ -43,14 +43,14 @@ static void ks_read_chunk(ks_chunk *chunk, ks_thread_buffers *buffers) {
 
 static int ks_has_slot(const ks_chunks *a) { return a->begun < a->count && a->begun < a->next + a->slots; }
 
-/* Starts a chunk and reads it without the lock, held before and after; returns 0 if no chunk or no slot is left. */
+/* Starts and reads a chunk; returns 0 if no chunk or no slot is left. Called with the lock; reads without it. */
 static int ks_read_another(ks_chunks *a) {
     if (!ks_has_slot(a)) return 0;
     const int64_t *border = a->borders + a->first + a->begun;
     ks_chunk *chunk = a->chunks + a->begun++ % a->slots;
     ks_thread_buffers *buffers = a->buffers;
     ks_begin_chunk(a, chunk, border[0], border[1]);
-    while (buffers->is_used) buffers++; /* there are at least as many as slots */
+    while (buffers->is_used) buffers++; /* there are at least as many buffers as slots */
     buffers->is_used = 1;
     pthread_mutex_unlock(&a->lock);
     ks_read_chunk(chunk, buffers);
@@ -175,7 +175,7 @@ int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) {
     while (first + n + 1 < a->borders_n && a->borders[first + n + 1] <= r->pause) n++;
     if (n < 2) return 0;
     if (a->helps) {
-        int borders_n = a->borders_n; /* the helpers belong to earlier chunks, which have all been taken */
+        int borders_n = a->borders_n; /* the helpers worked for earlier chunks, which have all been taken */
         ks_chunks_forget(a);
         a->borders_n = borders_n;
     }

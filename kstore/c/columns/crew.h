@@ -21,17 +21,17 @@ typedef struct ks_job {
    for a helper to become idle: `work` must be able to do everything in one thread. */
 void ks_crew_run(void (*work)(void *), void *context, int helpers);
 
-/* The same in several steps, between which the caller does other work. */
+/* Prepares a job, which runs `work` like ks_crew_run but in steps, between which the caller does other work. */
 void ks_job_begin(ks_job *job, void (*work)(void *), void *context);
 
-/* Requests `helpers` helpers for `work`, besides those that already run it; does not wait. Earlier requests that no
-   helper has taken yet are included in the number. */
+/* Requests `helpers` helpers for `work` in addition to those that already run it; does not wait. The number includes
+   earlier requests that no helper has taken yet. */
 void ks_job_ask(ks_job *job, int helpers);
 
 /* Ends the job: returns when no helper runs `work` and none will. */
 void ks_job_end(ks_job *job);
 
-/* Whether the process was forked after the job was created: its helpers are missing here, their work is unfinished. */
+/* Whether the process was forked after the job was created: the child has no helpers, their work is unfinished. */
 int ks_job_is_lost(const ks_job *job);
 
 #endif

@@ -323,7 +323,7 @@ static void ks_fill_batch(const ks_batch *b, ks_rows *out, int64_t first, int64_
     if (out->wanted >> KS_SEQUENCE & 1) {
         int32_t *to = (int32_t *)out->fixed[KS_SEQUENCE].p;
         const int64_t *offsets = (const int64_t *)out->fixed[KS_OFFSET].p;
-        for (int64_t i = first; i < last; i++) /* after the greatest sequence follows 0, as in producers */
+        for (int64_t i = first; i < last; i++) /* 0 follows the greatest sequence, as in producers */
             to[i] = b->base_sequence < 0 ? -1
                     : (int32_t)(((int64_t)b->base_sequence + (offsets[i] - b->base_offset)) & 0x7fffffff);
     }

@@ -127,7 +127,7 @@ KS_INLINE uint8_t *ks_put_run(uint8_t *p, const ks_run *run, const ks_bytes *key
         uint8_t short_size = (uint8_t)(size << 1), short_key_size = (uint8_t)(key_size << 1);
         uint64_t word;
         ks_prefetch(values[i].p, 1024, p);
-        if (nulls) { /* -1 is 1 as a varint, and there is nothing to copy */
+        if (nulls) { /* a null: the varint of -1 is 1, and nothing is copied */
             short_size ^= (uint8_t)(size >> 63);
             size &= ~(size >> 63);
             short_key_size ^= (uint8_t)(key_size >> 63);

@@ -15,7 +15,7 @@ typedef struct {
     uint8_t *p;                /* the place of the next record */
     uint8_t *full;             /* the limit of the batch */
     uint8_t *room;             /* the end of the buffer */
-    uint8_t *enough;           /* no record starts here or later, but one may cross it */
+    uint8_t *enough;           /* no record starts here or later; the last one may end later */
     int64_t count;             /* records of the batch */
     int64_t base_timestamp;
     int64_t max_timestamp;

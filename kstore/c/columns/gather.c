@@ -8,8 +8,8 @@ static inline void ks_apply_nulls(const ks_column *c, int64_t row, int64_t n, ks
         if (!ks_bit(c->validity, c->offset + row + i)) out[i].n = -1;
 }
 
-/* Gathers rows between offsets, from offset `at` on. All rows are sound if the sign bit of all differences together is
-   0. No difference can overflow unless the sign of one before it is set. */
+/* Gathers rows between offsets, from offset `at` on. All rows are sound if no difference of offsets is negative. A
+   difference can overflow only if an earlier one is negative. */
 #define KS_GATHER_OFFSETS(load)                                                              \
     do {                                                                                     \
         for (; i < n; i++) {                                                                 \
@@ -89,15 +89,15 @@ static const uint8_t *ks_readable(const ks_column *c) {
     }
 }
 
-/* Returns how many of the first `n` rows have KS_SLACK readable bytes each; all with `slack` 0 if the first has not.
-   Checks each row: another thread may change the offsets, so they might not rise. */
+/* Returns how many of the first `n` rows have KS_SLACK readable bytes each, with `slack` 1. If the first row has not,
+   returns `n` with `slack` 0. Checks each row: another thread may change the offsets, so they might not rise. */
 static int64_t ks_roomy(const ks_column *c, const ks_bytes *rows, int64_t n, int *slack) {
     uintptr_t last = (uintptr_t)ks_readable(c), left = 0;
     int64_t roomy = 0;
     *slack = 0;
     if (last < KS_SLACK) return n;
     last -= KS_SLACK;
-    for (int64_t i = 0; i < n; i++) left |= last - (uintptr_t)rows[i].p; /* a sign bit if a row starts after it */
+    for (int64_t i = 0; i < n; i++) left |= last - (uintptr_t)rows[i].p; /* negative if a row starts after `last` */
     if ((intptr_t)left >= 0) roomy = n;
     else while (roomy < n && (uintptr_t)rows[roomy].p <= last) roomy++;
     if (roomy == 0) return n;

@@ -3,7 +3,7 @@
    `ks_gather` converts rows of any layout into pointers and sizes for the encoder (encode.h): only this file knows the
    layouts of incoming columns. Offsets, views and dictionary indices are not trusted: each is loaded once and checked,
    and the loaded value is used, even if another thread changes the memory. The Arrow C interface does not provide the
-   size of a buffer, but the bounds of offsets, `low` and `high`. Loads use memcpy: memory need not be aligned. */
+   sizes of buffers; offsets must lie within `low` and `high`. Loads use memcpy: memory need not be aligned. */
 #ifndef KSTORE_GATHER_H
 #define KSTORE_GATHER_H
 
@@ -127,11 +127,11 @@ static inline int ks_any_row(const ks_column *c, int64_t row, ks_bytes *out) {
 }
 
 /* Stores pointers and sizes of rows [row, row + n); returns how many of them are sound, and in `fault` why the next one
-   is not. With `slack` KS_SLACK bytes are readable from the start of each; to ensure this, it may return fewer rows. */
+   is not. Sets `slack` if KS_SLACK bytes are readable from the start of each row; for this it may return fewer rows. */
 int64_t ks_gather(const ks_column *c, int64_t row, int64_t n, ks_bytes *out, int *slack, int *fault);
 
 /* Stores rows [row, row + n) as milliseconds, `now` for nulls; returns how many are sound. The only accepted time
-   before the epoch is -1 ms, which means no time; in finer units it must be exactly that. */
+   before the epoch is -1 ms, which means no time; in finer units the time must be exactly -1 ms. */
 int64_t ks_gather_times(const ks_column *c, int64_t row, int64_t n, int64_t now, int64_t *out, int *fault);
 
 /* ---- headers -------------------------------------------------------------------------------------------------- */
@@ -153,7 +153,7 @@ int64_t ks_gather_no_headers(const ks_column *c, int64_t row, int64_t n, ks_byte
 /* The size of the header section of headers [from, to), including the count; negative: a fault. */
 int64_t ks_headers_size(const ks_column *c, int64_t from, int64_t to);
 
-/* Writes that section, of at most `room` bytes; returns its size, or 0 if the headers have changed since measured. */
+/* Writes this section, of at most `room` bytes; returns its size, or 0 if the headers changed after ks_headers_size. */
 int64_t ks_put_headers(const ks_column *c, int64_t from, int64_t to, uint8_t *out, int64_t room);
 
 #endif

@@ -1,8 +1,8 @@
 /* The offset of each key's newest record, from columns of keys in the order of the log.
 
-   The offset map (keymap.h) stores 32 bits for a key's hash: the offset minus the first one. If a log has too many
-   offsets for that, the bits are the key's number instead, from 0 in the order in which keys appear, and an array has
-   the offset for each number. So memory grows with the keys, and not with the records. */
+   The offset map (keymap.h) stores 32 bits for each key: the offset minus the log's first offset. If a log has too many
+   offsets for 32 bits, the map stores the key's number instead, and an array has the offset for each number. Keys are
+   numbered in the order in which they appear. So memory grows with the keys, and not with the records. */
 #ifndef KSTORE_LATEST_H
 #define KSTORE_LATEST_H
 

@@ -4,7 +4,7 @@
 
 #include "crc32c.h"
 
-#define KS_VIEW_WINDOW ((size_t)8 << 20)  /* views keep the memory: few large blocks mean few buffers */
+#define KS_VIEW_WINDOW ((size_t)8 << 20)  /* a window becomes a buffer of views: few are better */
 
 void ks_window_close(ks_reader *r) {
     ks_block_drop(r->window);
@@ -76,7 +76,7 @@ __attribute__((noinline)) int ks_fits_in(ks_reader *r, const uint8_t *p, int64_t
     if (r->fd < 0) memcpy(next, r->memory + behind, sizeof next);
     else if (ks_read_held(&r->held, r->fd, next, sizeof next, behind) != sizeof next) return 0;
     int64_t next_base = ks_load64(next);
-    return next_base > last || next_base < r->min_base; /* if it is below `min_base`, the next batch is wrong */
+    return next_base > last || next_base < r->min_base; /* a base offset below `min_base`: the next batch is wrong */
 }
 
 void ks_passed(ks_reader *r, const uint8_t *p, int64_t size) {
@@ -122,7 +122,7 @@ void ks_describe(const uint8_t *p, ks_batch *b) {
     b->transactional = (attributes & KS_TRANSACTIONAL_BIT) != 0;
 }
 
-/* The slot in `kept` of the first offset, from slot `at` on, that is not below `offset`. It is near, so steps grow. */
+/* The slot in `kept` of the first offset, from slot `at` on, that is not below `offset`: it is near `at`. */
 static int64_t ks_kept_from(const ks_reader *r, int64_t at, int64_t offset) {
     int64_t step = 1, low = at;
     while (at < r->kept_n && r->kept[at] < offset) {
@@ -197,7 +197,7 @@ static void ks_stage(ks_reader *r, int64_t next_offset) {
     r->staged_to = to;
 }
 
-/* As ks_take_staged, if only some rows of the batch are kept: run by run. */
+/* As ks_take_staged, for a batch of which only some rows are kept: takes them run by run. */
 static int ks_take_kept(ks_reader *r) {
     const int32_t *sizes = (const int32_t *)r->staged.sizes.p;
     const int64_t *offsets = (const int64_t *)r->staged.fixed[KS_OFFSET].p;
@@ -217,7 +217,7 @@ static int ks_take_kept(ks_reader *r) {
         if (last > first) {
             if (ks_rows_take(r->out, &r->staged, first, last - first, bytes)) return -1;
             r->next_offset = offsets[last - 1] + 1;
-        } else if (first < to && offsets[first] == wanted) { /* it does not fit */
+        } else if (first < to && offsets[first] == wanted) { /* the row does not fit */
             break;
         }
         first = last;
@@ -274,12 +274,12 @@ static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size, in
     r->expected = 1;
 }
 
-/* Reserves space for all kept rows, by the size of those so far. */
+/* Reserves space for all kept rows, estimated from the rows so far. */
 static void ks_expect_kept(ks_reader *r) {
     ks_rows *out = r->out;
     double times = (double)(r->kept_n - r->kept_at) / (double)out->n + 1;
     double most = (double)r->max_bytes / (double)(out->bytes ? out->bytes : 1);
-    if (out->n < 100 && times > 100) return; /* too few for an estimate */
+    if (out->n < 100 && times > 100) return; /* too few rows for an estimate */
     if (times > most) times = most;
     if (times > 1.5) ks_rows_expect(out, times * 1.05, 0);
     r->expected = 1;

@@ -12,7 +12,7 @@
 #include "wire.h"
 
 #define KS_WINDOW ((size_t)512 << 10)     /* stays in the second-level cache between reading and decoding */
-#define KS_PIECE ((int64_t)64 << 10)      /* of a large batch, checked and decoded at a time */
+#define KS_PIECE ((int64_t)64 << 10)      /* bytes of a large batch that are checked and decoded at a time */
 #define KS_FIRST_LOOK ((size_t)32 << 10)  /* the first read: a whole window would be too much for a few records */
 
 enum ks_stop {
@@ -34,11 +34,11 @@ typedef struct ks_reader {
     int fd;
     const uint8_t *memory;
     int64_t position, end;
-    int64_t pause;                   /* KS_AT_END from here on; the last batch may extend past it */
+    int64_t pause;                   /* `ks_read` stops at a batch that starts here or later */
     int whole_batches;               /* 1: a batch that does not fit is left for the next rows unless it is the first;
-                                        2: even if it is */
-    int64_t ahead_end;               /* nothing is read ahead after it; 0: no limit */
-    int expected;                    /* whether space is reserved for all of `out`; cleared with it */
+                                        2: even if it is the first */
+    int64_t ahead_end;               /* nothing after this position is read ahead; 0: no limit */
+    int expected;                    /* whether space is reserved for all of `out`; cleared together with `out` */
     int64_t bytes_ahead;             /* bytes left in the file and in those after it, if known */
     /* A window on the file, unlike that of window.h: columns hold its block while views point into it, so the used
        bytes never move, and a full block is replaced by a new one. */
@@ -53,7 +53,7 @@ typedef struct ks_reader {
     const int64_t *kept;
     int64_t kept_n, kept_at;
     /* The decompressed records of the batch at `position`. `unpack` is ks_unpack_natively. `unpack_slowly` gets the
-       payloads that it rejects, writes to memory of ks_decompressed_room, and returns the size or a negative number. */
+       payloads that `unpack` rejects, writes to memory of ks_decompressed_room, and returns the size or -1. */
     int64_t (*unpack)(int codec, const uint8_t *p, size_t n, ks_output *out, int64_t limit);
     int64_t (*unpack_slowly)(void *context, struct ks_reader *r, const uint8_t *p, int64_t size);
     void *context;
@@ -63,7 +63,7 @@ typedef struct ks_reader {
     ks_block *decompressed_block;
     size_t decompressed_used;        /* bytes of the block that are still needed */
     int keeps_decompressed;          /* views point into the block, or several batches wait there */
-    /* A batch of which only some rows are added to `out`, or not all in one call. */
+    /* A batch whose rows are not all added to `out`, or not in one call. */
     ks_rows staged;
     int64_t staged_from, staged_to;  /* the rows that are left */
     int64_t staged_next;             /* the offset after the batch; -1 if rows after the last wanted one were cut off */
@@ -71,7 +71,7 @@ typedef struct ks_reader {
     int64_t seen_bytes, seen_decompressed, seen_rows;
     ks_mark previous;                /* the sizes of the previous columns */
     /* Batches are in order: the next one starts at `min_base` or above, all end below `offset_limit`. `min_base` is
-       INT64_MIN if the previous batch is not known; `first_base` is then set to the base offset of the first one. */
+       INT64_MIN if the previous batch is not known; `first_base` is then set to the base offset of the first batch. */
     int chained;
     int magic;                       /* of the previous batch; only batchtable.h uses it */
     int64_t min_base, offset_limit, first_base;
@@ -87,11 +87,11 @@ typedef struct ks_reader {
 
 void ks_window_close(ks_reader *r);
 
-/* Moves the window to `position`, with space for `n` bytes or more; keeps the first `kept`. 0, or -1 without memory. */
+/* Moves the window to `position`, with space for `n` bytes; keeps the first `kept`. Returns 0, or -1 without memory. */
 int ks_window_open(ks_reader *r, int64_t position, size_t n, size_t kept);
 
-/* The `n` bytes at `position`, which end at `end` at the latest. NULL with `error` 0 if the file has fewer, with the
-   errno if it could not be read, with ENOMEM without memory. */
+/* Returns the `n` bytes at `position`, which end at `end` at the latest. If it returns NULL, `error` is 0 if the file
+   has fewer bytes, the errno of a failed read, or ENOMEM. */
 const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n);
 
 /* ---- one batch -------------------------------------------------------------------------------------------------- */
@@ -99,8 +99,8 @@ const uint8_t *ks_look(ks_reader *r, int64_t position, size_t n);
 /* The lowest base offset of the batch after the one at `p`. */
 int64_t ks_end_of(const uint8_t *p);
 
-/* Whether the batch at `p`, of `size` bytes, has offsets between those of its neighbours, if that is not obvious: no
-   CRC covers a base offset. After a gap it must also end before the next one starts. */
+/* Whether the offsets of the batch at `p`, of `size` bytes, lie between the offsets of its neighbours: no CRC covers
+   the base offset. After a gap the batch must also end before the next one starts. Called if ks_fits cannot tell. */
 __attribute__((noinline)) int ks_fits_in(ks_reader *r, const uint8_t *p, int64_t size);
 
 KS_INLINE int ks_fits(ks_reader *r, const uint8_t *p, int64_t size) {
@@ -117,7 +117,7 @@ void ks_used_up(ks_reader *r, const uint8_t *p, int64_t size);
 /* Moves `r` to the position of `c`, which started at the position of `r`. */
 void ks_follow(ks_reader *r, const ks_reader *c);
 
-/* Describes a batch by its header at `p`. */
+/* Fills `b` from the batch header at `p`. */
 void ks_describe(const uint8_t *p, ks_batch *b);
 
 /* The number of kept offsets in [base, last]; sets `kept_at` to the first of them. */

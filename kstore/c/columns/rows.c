@@ -123,7 +123,7 @@ void ks_rows_back(ks_rows *rows, const ks_mark *mark) {
 /* Copies a few rows from a large block into a small one, since the result may live long. */
 static void ks_vec_fit(ks_vec *v, size_t used) {
     if (!v->p || used > v->capacity / 2 || v->capacity < 4096) return;
-    if (used > (1 << 20) && used > v->capacity / 8) return; /* untouched pages are not resident and cost nothing */
+    if (used > (1 << 20) && used > v->capacity / 8) return; /* pages that were never touched cost no memory */
     ks_block *block = ks_block_new(used);
     if (!block) return;
     memcpy(block->data, v->p, used);

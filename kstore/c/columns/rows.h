@@ -45,8 +45,8 @@ typedef struct {
     ks_var header_key, header_value;
     int measured;              /* whether `sizes` is kept */
     ks_vec sizes;              /* of each record, encoded: int32_t */
-    ks_block **buffers;        /* views refer to them; `rows` holds them */
-    int64_t *extents;          /* used bytes of each */
+    ks_block **buffers;        /* the blocks that views refer to; `rows` holds them */
+    int64_t *extents;          /* used bytes of each buffer */
     int buffers_n, buffers_capacity;
 } ks_rows;
 
@@ -72,7 +72,7 @@ int ks_has_room(const ks_rows *out, int64_t rows, int64_t key_bytes, int64_t val
 /* Clears the bits of `rows` rows from `n` on; other threads may at the same time set bits of earlier rows. */
 void ks_clear_bits(ks_var *v, int64_t n, int64_t rows);
 
-/* Reserves `times` the present rows, and `more` bytes; if there is no memory for that, columns grow step by step. */
+/* Reserves space for `times` as many rows and bytes as now, and `more` bytes. If that fails, columns grow as needed. */
 void ks_rows_expect(ks_rows *out, double times, int64_t more);
 
 /* Removes the rows; `keep_memory` keeps their memory for the next ones. */
@@ -95,7 +95,7 @@ void ks_rows_finish(ks_rows *rows);
 /* Adds `block` to the buffers of views if it is not among them; returns its number, or -1 without memory. */
 int32_t ks_rows_buffer(ks_rows *rows, ks_block *block);
 
-/* Appends rows [first, first + count) of `from`, whose encoded records have `bytes`; 0, or -1 without memory. */
+/* Appends rows [first, first + count) of `from`, which have `bytes`; returns 0, or -1 without memory. */
 int ks_rows_take(ks_rows *to, const ks_rows *from, int64_t first, int64_t count, int64_t bytes);
 
 #endif
