@@ -94,7 +94,7 @@ static ks_producer_txns *ks_find_or_add(ks_transactions *t, int64_t producer_id)
 
 /* ---- Visits. */
 
-/* Activates the aborted transactions that start at or below `offset`; drops one if its producer has one. */
+/* Activates aborted transactions that start at or below `offset`; drops one if its producer has an active one. */
 static int ks_activate(ks_transactions *t, int64_t offset) {
     while (t->waiting_count && t->waiting[0].first <= offset) {
         ks_producer_txns *of = ks_find_or_add(t, t->waiting[0].producer_id);

@@ -34,5 +34,5 @@ cdef class Column:
     cdef ks_column c
     cdef readonly str what             # its name in errors
     cdef object owner                  # keeps the memory alive
-    cdef Column items                  # keep what `c` points to alive
+    cdef Column items                  # these keep alive what `c` points to
     cdef Column names

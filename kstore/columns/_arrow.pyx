@@ -2,7 +2,7 @@
 """Columns of other libraries, read without a copy: Arrow data by its C interfaces, strided buffers, lists of bytes.
 
 Types, lengths and missing buffers are checked once, on import; gather.h checks each row. Invariant: no memory outside
-the buffers of the Arrow structures is read. The last offset of a buffer of bytes is trusted.
+the buffers of the Arrow structures is read. Arrow has no buffer sizes: the last offset of bytes is trusted.
 """
 
 cimport cython
@@ -48,7 +48,7 @@ cdef extern from *:
 cdef enum:
     LONGEST_FORMAT = 64                # the longest part of a format that is read here is a time zone's name
 
-cdef int64_t MAX_ROWS = <int64_t> 1 << 47      # also of bytes: 64-bit machines address no more
+cdef int64_t MAX_ROWS = <int64_t> 1 << 47      # and the most bytes: 64-bit machines address no more
 cdef int64_t MAX_VIEW_BUFFERS = <int64_t> 1 << 31      # a view's buffer number is a signed 32-bit integer
 cdef int64_t MAX_COLUMNS = 1 << 20             # of a table
 cdef const uint8_t *NOTHING = b"\x00"
@@ -109,7 +109,7 @@ cdef class _View:
 def fixed(str what, source: Any, valid: ReadableBuffer | None = None, *, bint padded=False) -> Column:
     """Return the rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
 
-    With `padded`, NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
+    With `padded`, NUL bytes at the end of a row are padding. `valid` is None or a bit for each row, 0 for null.
     """
     cdef _View held = _View(source)
     cdef Py_buffer *view = &held.view
@@ -131,7 +131,7 @@ def fixed(str what, source: Any, valid: ReadableBuffer | None = None, *, bint pa
 
 def times(str what, source: Any, valid: ReadableBuffer | None = None, *, int64_t multiplier=1, int64_t divisor=1,
           bint is_unsigned=False, bint has_nat=False) -> Column:
-    """Return the numbers of a one-dimensional buffer; times `multiplier` and over `divisor` they are milliseconds.
+    """Return the numbers of a one-dimensional buffer; multiplied by `multiplier` / `divisor` they are milliseconds.
 
     With `has_nat`, the lowest 64-bit integer means null, as in NumPy's times.
     """
@@ -177,7 +177,7 @@ cdef class _Pointers:
 
 
 def pointers(str what, rows: Iterable[ReadableBuffer | None], int64_t first=0) -> Column:
-    """Return a column of bytes-like rows or None; another type raises `TypeError` with its row (from `first` on)."""
+    """Return a column of bytes-like rows or None; other types raise `TypeError` with the row's number from `first` on."""
     cdef list kept = list(rows)
     cdef Py_ssize_t i, count = len(kept)
     cdef _Pointers held = _Pointers(count)
@@ -454,7 +454,7 @@ cdef int _import_headers(Column column, _Shape shape, const ArrowArray *array, s
                            f"keys of {what}")
     column.items = _import(shape.items, entries.children[1], entries.offset, entries.length, column.owner,
                            f"values of {what}")
-    # Only now: importing both columns has checked the number of entries.
+    # Not earlier: importing both columns has checked the number of entries.
     if entries.null_count != 0 and entries.buffers[0] != NULL:
         for i in range(column.c.low, column.c.high):
             if not ks_bit(<const uint8_t *> entries.buffers[0], entries.offset + i):
@@ -481,8 +481,8 @@ cdef class Source:
     """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
     `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
-    struct (a record batch, a table) instead: each field named as a role is a column, and the fields that IGNORED lists
-    (offset, partition, ...) are skipped. `roles` are the roles of the columns, `rows` is their number of rows, -1 until
+    struct (a record batch, a table) instead: each field with the name of a role is a column, and the fields that IGNORED
+    lists (offset, partition, ...) are skipped. `roles` are the roles of the columns; `rows` is the number of rows, -1 until
     it is known. Raises `TypeError` for a type that cannot be stored, `ValueError` for a missing or unknown column,
     `InvalidColumnError` for unsound Arrow data. Not thread-safe.
     """
@@ -616,7 +616,7 @@ cdef class Source:
             for role, number, shape in self._fields:
                 child = array.children[<int64_t> number]
                 chunk[role] = _import(shape, child, array.offset, array.length, held, f"column {role!r} of {self._what}")
-            # Only now: importing the columns has checked the number of rows.
+            # Not earlier: importing the columns has checked the number of rows.
             if array.null_count != 0 and array.buffers[0] != NULL:
                 for i in range(array.length):
                     if not ks_bit(<const uint8_t *> array.buffers[0], array.offset + i):

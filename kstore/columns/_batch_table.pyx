@@ -146,12 +146,12 @@ cdef class BatchTable:
         self._marked_offset = self._r.next_offset
 
     def back(self) -> None:
-        """Drop the rows since `mark`; `next_offset` is again that of `mark`."""
+        """Drop the rows since `mark`, and restore the `next_offset` of that time."""
         self._n = self._mark
         self._r.next_offset = self._marked_offset
 
     def divide(self, borders: Iterable[int]) -> None:
-        """Let the next `read` start at several positions in parallel: those of possible batches, in any order."""
+        """Let the next `read` start at these positions in parallel: batches may start there. Their order is arbitrary."""
         self._borders = list(borders)
 
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT) -> str:

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The encoder for columns: packs their rows into batches, without the GIL and without an object for each row.
 
-Invariant: the batches are byte for byte those that the `Packer` writes for the same records one by one.
+Invariant: the batches are byte for byte the same as if the `Packer` had written the records one by one.
 """
 
 cimport cython
@@ -75,7 +75,7 @@ cdef class Rows:
     """The next `count` rows of each column, which are packed together.
 
     Takes the columns, each with the number of its first row. No record has `keys` or `headers` if these are None; all
-    get `time` if `times` is None. `at` rows have been packed; errors count from `first`. Not thread-safe.
+    get `time` if `times` is None. `at` rows have been packed; errors number the rows from `first` on. Not thread-safe.
     """
 
     def __init__(self, Column values not None, int64_t value_at, Column keys: Column | None, int64_t key_at,
@@ -222,7 +222,7 @@ def pack(Packer packer not None, Rows rows not None, Py_ssize_t limit_bytes) -> 
 
 
 cdef int put_odd(Packer packer, Rows rows, int64_t i) except -1:
-    """Append row `i` of the block by the packer itself: a large row gets its own batch, an invalid one is refused."""
+    """Append row `i` of the block with the packer itself: a large row gets its own batch, an invalid one is refused."""
     cdef ks_bytes key = rows._key[i] if rows._keys is not None else ks_bytes(NULL, -1)
     cdef ks_bytes headers = rows._header[i] if rows._headers is not None else ks_bytes(NO_HEADERS, 1)
     packer.records = rows.first + rows.at + i - rows._taken
@@ -253,11 +253,11 @@ cdef int _fill(Packer packer, Rows rows, Py_ssize_t limit_bytes, int64_t *total)
 cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *values, const ks_bytes *headers,
                       const int64_t *times, int slack, int64_t n, Py_ssize_t limit_bytes, int64_t *added,
                       int64_t enough, int *code, int64_t *total) noexcept nogil:
-    """Put rows into a packer that the caller has entered; return how many, and in `code` why it stopped.
+    """Put rows into a packer that the caller has entered; return how many; `code` gets the reason why it stopped.
 
     `code` is EXHAUSTED once all rows are packed, ENOUGH at `limit_bytes` of finished batches or once `added` reaches
-    `enough`. `added` grows by the bytes of the records and of the headers of new batches. With MORE_ROOM `total` is the
-    size of the next record. With `slack` KS_SLACK bytes are readable from the start of each key and value.
+    `enough`. `added` grows by the bytes of the records and of the headers of new batches. With MORE_ROOM, `total` is the
+    size of the next record. If `slack` is set, KS_SLACK bytes are readable from the start of each key and value.
     """
     cdef ks_open_batch batch
     cdef const ks_bytes *key = NULL
@@ -420,7 +420,7 @@ def compress(Packer plain not None, Packer packed not None, int codec, level: in
         plain.leave()
 
 
-natively = True  # type: bool  # for tests: False has the packages compress everything
+natively = True  # type: bool  # tests set it to False: the packages then compress everything
 
 
 cdef void _empty(Packer packed) noexcept nogil:
@@ -428,7 +428,7 @@ cdef void _empty(Packer packed) noexcept nogil:
 
 
 cdef Py_ssize_t _packed_size(const uint8_t *p) noexcept nogil:
-    """Return the size of a compressed section with its header; it can exceed the largest batch if it did not shrink."""
+    """Return the size of a compressed section with its header; it can exceed a batch's limit if the section did not shrink."""
     return <Py_ssize_t> <uint32_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
 
 

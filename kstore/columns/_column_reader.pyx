@@ -184,7 +184,7 @@ cdef class Reader:
 
     @property
     def next_offset(self) -> int:
-        """One past the last record that was built or left out: the offset at which to continue."""
+        """The offset at which to continue: one past the last record that was built or left out."""
         return self._r.next_offset
 
     @property
@@ -225,7 +225,7 @@ cdef class Reader:
         return max(1, <int64_t> (0.9 * self._r.max_bytes * self._r.seen_bytes / max(self._r.seen_decompressed, 1)))
 
     def divide(self, borders: Sequence[int]) -> None:
-        """Let further chunks be read in parallel from these positions, which rise and may each be that of a batch."""
+        """Let further chunks be read in parallel from these rising positions, at each of which a batch may start."""
         cdef int n = 0
         if self._ahead == NULL:
             return
@@ -547,7 +547,7 @@ def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = No
 
     Args:
         buffer: The encoded batches.
-        columns: The columns to build, of those that `Log.read_columns` lists; by default offset, timestamp, key and
+        columns: The columns to build, from those that `Log.read_columns` lists; by default offset, timestamp, key and
             value.
         layout: How keys and values lie in memory, as in `Log.read_columns`: "binary", "large_binary" or "view".
         check_crc: Whether to check the CRC of each batch.

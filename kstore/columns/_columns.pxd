@@ -25,7 +25,7 @@ cdef class BinaryColumn:
     cdef Py_ssize_t n
     cdef Memory places                 # offsets, one more than values; or views
     cdef Memory bytes_                 # the values' bytes; None for views
-    cdef Memory valid                  # None without nulls
+    cdef Memory valid                  # None if no row is null
     cdef list buffers                  # of Memory: the buffers that views point into
 
     cdef bint _is_null(self, Py_ssize_t i) noexcept
@@ -56,8 +56,8 @@ cdef class Columns:
     cdef readonly int64_t next_offset
     """The offset at which the next read continues."""
     cdef Py_ssize_t n
-    cdef tuple fields                  # (name, Arrow format) of each
+    cdef tuple fields                  # (name, Arrow format) of each column
     cdef dict columns
-    cdef dict memories                 # of the NumPy arrays
+    cdef dict memories                 # the memory of the NumPy arrays
 
     cdef int _export(self, ArrowArray *out, tuple fields) except -1

@@ -144,8 +144,8 @@ cdef class BinaryColumn:  # type: Sequence[bytes | None]
 
     `column[i]` is `bytes` or `None`, a slice is a list of them, and `to_pylist()` returns them all. `null_count` is the
     number of nulls; `validity` is a NumPy array of bool, or `None` if no row is null. In the layouts "binary" and
-    "large_binary", `data` is one buffer of all values, and `offsets` a NumPy array of the positions in it where each
-    value starts and where the last one ends.
+    "large_binary", `data` is one buffer of all values, and `offsets` is a NumPy array of the positions in `data` where
+    each value starts and where the last value ends.
 
     Example:
         >>> column = kstore.decode_columns(kstore.encode_batch([(b"key", b"value"), (None, b"more")]))["key"]
@@ -402,7 +402,7 @@ cdef class HeadersColumn:  # type: Sequence[tuple[_Header, ...]]
 
     Bytes of a name that are not UTF-8 are replaced by U+FFFD, as in Kafka's consumers. In Arrow the column is a list of
     structs of `key` and `value`. `keys` and `values` are the concatenated headers of all rows, and `offsets` are the
-    positions in both where each row's headers start.
+    positions in both columns where each row's headers start.
 
     Immutable; thread-safe.
     """
@@ -602,7 +602,7 @@ cdef class Columns:
         return 0
 
 
-# ---- Columns from a pickle. A pickle is not trusted: everything that is later read unchecked is checked here.
+# ---- Columns from a pickle. A pickle is not trusted: everything that is later used without a check is checked here.
 
 
 cdef dict _DTYPES = {"l": "int64", "i": "int32", "s": "int16", "c": "int8", "b": "bool", "I": "uint32"}
@@ -744,7 +744,7 @@ cdef tuple _read_schema(capsule):
 
 
 cdef tuple _choose(tuple fields, requested_schema):
-    """Return the fields of a requested schema, in its order: some of `fields`, bytes in any layout or as strings.
+    """Return the fields of a requested schema, in its order: some of `fields`, with bytes in any layout or as strings.
 
     Raises `ValueError` for a column that is not in `fields`, or that cannot be converted to the requested format.
     """

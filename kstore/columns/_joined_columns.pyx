@@ -88,8 +88,8 @@ def joined(parts: Iterable[Columns], tuple names: tuple[str, ...], *,
            partitions: Iterable[int] | None = None) -> Columns:
     """Concatenate several `Columns`, each of which has the columns `names`.
 
-    With `partitions`, the number of each part, `names` may include "partition". The result has the `next_offset` of the
-    last part. Raises `ValueError` for more bytes than one column of the layout "binary" holds.
+    `partitions` has each part's partition number; `names` may then include "partition". The result has the
+    `next_offset` of the last part. Raises `ValueError` for more bytes than one column of the layout "binary" holds.
     """
     cdef Columns columns = Columns.__new__(Columns), part
     cdef list whole = list(parts)

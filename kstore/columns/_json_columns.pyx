@@ -144,7 +144,7 @@ cdef inline void put(Out *out, const char *text, size_t n) noexcept nogil:
 
 cdef int put_text(Out *out, const ks_bytes *cell, const char *name, size_t name_size, const char *other,
                   size_t other_size) noexcept nogil:
-    """Write a name and bytes as text, or as base64 under the other name."""
+    """Write the name and the bytes as text, or the other name and the bytes as base64."""
     cdef uint8_t *end
     if reserve(out, name_size + other_size + KS_JSON_GROWTH * <size_t> max(cell.n, 0) + 16):
         return NO_MEMORY

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The offset of each key's newest record, from columns of keys; c/columns/latest.c does the work, without the GIL.
 
-A key is identified by 96 bits of a hash with a secret of this process; callers compare the key of a record they find.
+A key is identified by 96 bits of a hash with a secret of this process; callers must compare the found record's key.
 """
 
 cimport cython
@@ -46,10 +46,10 @@ def new_secret() -> bytes:
 
 @cython.final
 cdef class LatestOffsets:
-    """For each key the offset of its newest added record; none if that record is a tombstone.
+    """Maps each key to the offset of its newest added record, unless that record is a tombstone.
 
-    All offsets are in `[first_offset, end_offset)`; `add` raises `ValueError` for any other. `share_keys` compares only
-    objects with the same secret. One thread at a time may add; after that, thread-safe.
+    All offsets are in `[first_offset, end_offset)`; `add` raises `ValueError` for other offsets. `share_keys` compares
+    only objects with the same secret. One thread at a time may add; after the last `add`, thread-safe.
     """
 
     cdef ks_latest _state
@@ -103,7 +103,7 @@ cdef class LatestOffsets:
             raise MemoryError(f"the offsets of {self._state.map.size} keys")
 
     def find(self, key: ReadableBuffer) -> int:
-        """Return the offset of a key's newest record, or -1; if hashes collide (very rare), that of another key."""
+        """Return the offset of a key's newest record, or -1; if hashes collide (very rare), it has another key."""
         cdef Buffer buffer = Buffer(key)
         return ks_latest_find(&self._state, buffer.p, <size_t> buffer.size)
 
@@ -116,7 +116,7 @@ cdef class LatestOffsets:
 
 
 def share_keys(tables: Iterable[LatestOffsets]) -> bool:
-    """Return False if no key has a record in two of the tables, True if one may have."""
+    """Return whether some key may have records in two of the tables; False is certain."""
     cdef LatestOffsets table
     cdef Memory memory
     hashes = []

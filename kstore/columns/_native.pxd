@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Declarations of c/columns, and pointers to its functions in the only module that it is compiled into."""
+"""Declarations of c/columns, and pointers to its functions, which are compiled into `_native` only."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The only copy of the C code of columns that has state: the pool of blocks and the crew of threads.
+"""The C code of columns that has state, the pool of blocks and the crew of threads: this module has the only copy.
 
-`setup.py` compiles these files of c/columns into this module only. Other modules call them through its pointers.
+`setup.py` compiles the files into this module only. Other modules call their functions through its pointers.
 """
 
 cdef extern from "columns/blocks.h" nogil:

@@ -20,9 +20,9 @@ D = TypeVar("D")
 
 
 def checked_columns(columns: Sequence[str], names: Sequence[str], are: str) -> tuple[str, ...]:
-    """Return the chosen columns, or raise `ValueError` unless they are some of `names`, at least one and each once.
+    """Return the chosen columns; raise `ValueError` if there is none, or if one is repeated or not in `names`.
 
-    `are` is what the message says about `names`: that they are "there", or "known".
+    The error message says that the columns `names` are "there" or "known": `are` is this word.
     """
     if isinstance(columns, str):
         raise TypeError("columns is a str; a sequence of column names is wanted, as in columns=['value']")
@@ -186,7 +186,7 @@ class KeyedRows(ABC, Generic[R]):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return all rows as an Arrow stream, by default without headers.
 
-        A `requested_schema` chooses columns, and for bytes a layout or strings; raises `ValueError` for any other.
+        A `requested_schema` chooses columns, and for bytes a layout or strings; raises `ValueError` for other types.
         """
         fields = _columns.fields_of(self._names, "binary", requested_schema)
         if requested_schema is None:

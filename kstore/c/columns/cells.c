@@ -58,7 +58,7 @@ static void ks_pass_turn(ks_row_work *t, int64_t *cell, int64_t i, int is_last) 
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Follows the batches from `at` on. Returns the position of the first at or after `limit`; -1 if a batch is not sound. */
+/* Follows the batches from `at` on. Returns where the first at or after `limit` starts; -1 if one is not sound. */
 static int64_t ks_follow_chain(ks_reader *r, int64_t at, int64_t limit) {
     uint8_t frame[KS_CRC_AT];
     while (at < limit) {
