@@ -2,7 +2,7 @@
  * word of zeros multiplies it by x^64 modulo the polynomial. The carry-less product of two reflected 32-bit values is
  * their product times x, and running a zero register over that word multiplies by x^32 and reduces. So "move a
  * checksum i words ahead" is step64(0, clmul(crc, x^(64 i - 33))). ks_powers[i] is x^(64 i - 33); the first is x^31,
- * which is 1 in reflected bits; each next one is the previous one run over a word of zeros. Every constant below is
+ * which is 1 in reflected bits; each further one is the one before it, run over a word of zeros. Every constant below is
  * an entry of that table.
  */
 #include "crc32c.h"
@@ -185,8 +185,8 @@ KS_CRC_WIDE static inline __m512i ks_crc_distance(int words) {
     return _mm512_broadcast_i32x4(_mm_set_epi64x(ks_powers[words], ks_powers[words + 1]));
 }
 
-/* Folds the input into four registers of 64 bytes, and these into one. It has the same remainder as the folded
- * input, so running the CRC instruction over its 64 bytes yields the checksum register. */
+/* Folds the input into four registers of 64 bytes, and these into one, which has the same remainder as the folded
+ * input: running the CRC instruction over its 64 bytes yields the checksum register. */
 KS_CRC_WIDE static uint32_t ks_crc32c_fold(uint32_t crc, const uint8_t *p, size_t n) {
     if (n < KS_CRC_FOLD_FROM) return ks_crc32c_streams(crc, p, n);
     __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);

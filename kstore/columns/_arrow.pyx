@@ -481,9 +481,9 @@ cdef class Source:
     """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
     `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
-    struct (a record batch, a table) instead: each field with the name of a role is a column, and the fields that IGNORED
-    lists (offset, partition, ...) are skipped. `roles` are the roles of the columns; `rows` is the number of rows, -1 until
-    it is known. Raises `TypeError` for a type that cannot be stored, `ValueError` for a missing or unknown column,
+    struct (a record batch, a table) instead: each field with the name of a role is a column, and the fields in IGNORED
+    (offset, partition, ...) are skipped. `roles` are the columns' roles; `rows` is the number of rows, -1 until it is
+    known. Raises `TypeError` for a type that cannot be stored, `ValueError` for a missing or unknown column,
     `InvalidColumnError` for unsound Arrow data. Not thread-safe.
     """
 

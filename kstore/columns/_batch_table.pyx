@@ -151,7 +151,7 @@ cdef class BatchTable:
         self._r.next_offset = self._marked_offset
 
     def divide(self, borders: Iterable[int]) -> None:
-        """Let the next `read` start at these positions in parallel: batches may start there. Their order is arbitrary."""
+        """Let the next `read` start at these positions, in parallel: batches may start there. Any order is allowed."""
         self._borders = list(borders)
 
     def read(self, int64_t pause, int64_t end, int64_t bytes_ahead, int64_t most=NO_LIMIT) -> str:

@@ -256,8 +256,8 @@ cdef int64_t put_rows(Packer packer, const ks_bytes *keys, const ks_bytes *value
     """Put rows into a packer that the caller has entered; return how many; `code` gets the reason why it stopped.
 
     `code` is EXHAUSTED once all rows are packed, ENOUGH at `limit_bytes` of finished batches or once `added` reaches
-    `enough`. `added` grows by the bytes of the records and of the headers of new batches. With MORE_ROOM, `total` is the
-    size of the next record. If `slack` is set, KS_SLACK bytes are readable from the start of each key and value.
+    `enough`. `added` grows by the bytes of the records and of new batches' headers. With MORE_ROOM, `total` is the size
+    of the next record. If `slack` is set, KS_SLACK bytes are readable from the start of each key and value.
     """
     cdef ks_open_batch batch
     cdef const ks_bytes *key = NULL
@@ -428,7 +428,7 @@ cdef void _empty(Packer packed) noexcept nogil:
 
 
 cdef Py_ssize_t _packed_size(const uint8_t *p) noexcept nogil:
-    """Return the size of a compressed section with its header; it can exceed a batch's limit if the section did not shrink."""
+    """Return the size of a compressed section with its header; if it did not shrink, it may exceed the largest batch."""
     return <Py_ssize_t> <uint32_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
 
 
@@ -549,7 +549,7 @@ cdef void _put_headers(Packer packer, Packer plain, Packer packed) noexcept:
 
 
 cdef int _put_sections(Packer packer, Packer plain, Packer packed) except -1:
-    """Copy the sections one by one; split each that is too large, compressed or decompressed."""
+    """Copy the sections one by one; split a section that is too large, either compressed or decompressed."""
     cdef Py_ssize_t at = 0, size, plain_size
     cdef const uint8_t *p = plain.data
     while p < plain.data + plain.finished:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     np = Late("numpy")
 
-_LIST_ROWS = 1 << 16  # in a chunk of a list; each row costs 16 bytes while its chunk is in use
+_LIST_ROWS = 1 << 16  # rows in a chunk of a list; each row costs 16 bytes while its chunk is in use
 
 _Chunk = dict[str, Column]
 

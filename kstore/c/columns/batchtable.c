@@ -95,8 +95,8 @@ static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_memory *m, ks_vec *
 
 /* ---- several threads -------------------------------------------------------------------------------------------
 
-   A thread that reads headers waits for memory at each of them. So several threads read in parallel, each from a
-   position in the index. A part is used only if the part before it ended where it starts. */
+   A thread that reads headers waits for memory at each header. So several threads read in parallel, each from a
+   position in the index. A thread's part is used only if the part before it ended where this part starts. */
 
 typedef struct {
     ks_reader r;

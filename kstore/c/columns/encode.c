@@ -89,13 +89,13 @@ enum {
     KS_MAX_FIELD = 256, /* longer fields are as fast record by record */
     KS_FEW = 4,         /* for fewer records, starting a run does not pay */
     KS_MIN_RECORD = 7,    /* bytes of an empty record */
-    KS_MOST_BEFORE = 6    /* bytes of a word with space for a missing key and a short length */
+    KS_MOST_BEFORE = 6    /* the most bytes of a word to which a missing key and a short length can be added */
 };
 
-/* The common parts of the records of a run. */
+/* A run is a series of similar records. These are their common parts. */
 typedef struct {
     int64_t n;
-    const int64_t *times;  /* NULL: all are the same, and their delta is in the word */
+    const int64_t *times;  /* NULL: all times are the same, and their delta is in the word */
     int64_t base;          /* no time is before it */
     uint64_t word;         /* in the word: a length without the sizes, a time's delta, continuation bits */
     uint64_t number;       /* in the word: the first number */
@@ -104,7 +104,7 @@ typedef struct {
     int64_t word_size;
 } ks_run;
 
-/* The bits of a varint of up to three bytes, without the continuation bits; and the continuation bits. */
+/* The bits of a varint of up to three bytes: ks_spread without the continuation bits, then only the continuation bits. */
 KS_INLINE uint64_t ks_spread(uint64_t z) { return (z & 0x7f) | (z & 0x3f80) << 1 | (z & 0x1fc000) << 2; }
 KS_INLINE uint64_t ks_more(int64_t size) { return 0x8080 >> (8 * (3 - size)); }
 
