@@ -5,7 +5,7 @@
 #include "wire.h"
 
 typedef struct {
-    int64_t producer_id, first, last; /* the first offset of its data, and the offset of its marker */
+    int64_t producer_id, first, last; /* first: of the transaction's data; last: of its marker */
 } ks_span;
 
 /* Whether the batch at `p` is transactional data in a span of its producer. `spans` are sorted by producer, `first`. */

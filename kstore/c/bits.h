@@ -50,7 +50,7 @@ static inline void ks_bits_clear(ks_bits *b, int64_t i) {
     b->pages[i / KS_PAGE_BITS][i % KS_PAGE_BITS / 64] &= ~((uint64_t)1 << (i % 64));
 }
 
-/* The 64 bits from `i` on; `i` is a multiple of 64. */
+/* Returns the 64 bits from `i` on; `i` is a multiple of 64. */
 static inline uint64_t ks_bits_word(const ks_bits *b, int64_t i) {
     int64_t page = i / KS_PAGE_BITS;
     return page < b->pages_n && b->pages[page] ? b->pages[page][i % KS_PAGE_BITS / 64] : 0;

@@ -25,7 +25,7 @@ enum ks_step {
     KS_CLEAN_BAD_CRC,
     KS_CLEAN_BAD_RECORD,      /* `fault` says why */
     KS_CLEAN_BAD_PLACE,       /* a record's offset is outside its batch */
-    KS_CLEAN_BAD_RECORD_ORDER,/* a record's offset is not above that of the record before it */
+    KS_CLEAN_BAD_RECORD_ORDER,/* a record's offset is not above the previous record's offset */
     KS_CLEAN_TOO_LARGE,       /* a rebuilt batch would have more than 2^31 - 1 bytes */
     KS_CLEAN_NOT_SCANNED,     /* the first pass has not seen this batch, or saw fewer records in it */
     KS_CLEAN_OUT_OF_MEMORY

@@ -2,8 +2,8 @@
  * word of zeros multiplies it by x^64 modulo the polynomial. The carry-less product of two reflected 32-bit values is
  * their product times x, and running a zero register over that word multiplies by x^32 and reduces. So "move a
  * checksum i words ahead" is step64(0, clmul(crc, x^(64 i - 33))). ks_powers[i] is x^(64 i - 33); the first is x^31,
- * which is 1 in reflected bits; each further one is the one before it, run over a word of zeros. Every constant below is
- * an entry of that table.
+ * which is 1 in reflected bits; each further one is the one before it, run over a word of zeros. Every constant below
+ * is an entry of that table.
  */
 #include "crc32c.h"
 

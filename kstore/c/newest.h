@@ -35,9 +35,9 @@ typedef struct {
 
 enum ks_taken {
     KS_TAKEN = 0,
-    KS_DAMAGED,     /* `fault` is one of record.h */
+    KS_DAMAGED,     /* `fault` is an enum ks_fault (record.h) */
     KS_OUT_OF_BATCH,/* a record's offset is outside the batch */
-    KS_UNORDERED,   /* a record's offset is not above the one before it */
+    KS_UNORDERED,   /* a record's offset is not above the previous record's offset */
     KS_NO_ROOM      /* without memory */
 };
 

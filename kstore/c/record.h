@@ -121,7 +121,7 @@ typedef struct {
 
 /* ---- any record -------------------------------------------------------------------------------------------------- */
 
-/* As ks_parse_record, for records that are not common. */
+/* Does what ks_parse_record does, for records that are not common. */
 static __attribute__((noinline)) const uint8_t *ks_parse_uncommon(const uint8_t *p, const uint8_t *end, ks_record *r) {
     int32_t size;
     if (p >= end) { r->fault = KS_ENDS_EARLY; return NULL; }

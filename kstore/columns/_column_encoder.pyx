@@ -428,7 +428,7 @@ cdef void _empty(Packer packed) noexcept nogil:
 
 
 cdef Py_ssize_t _packed_size(const uint8_t *p) noexcept nogil:
-    """Return the size of a compressed section with its header; if it did not shrink, it may exceed the largest batch."""
+    """Return the size of a compressed section with its header; if it did not shrink, it may exceed a batch's limit."""
     return <Py_ssize_t> <uint32_t> load32(p + BATCH_LENGTH_AT) + LOG_OVERHEAD
 
 

@@ -385,8 +385,8 @@ cdef class Reader:
     def read_slowly(self, data: ReadableBuffer | None = None) -> str:
         """Build rows from whole batches at `position` with the record reader; returns the results of `read`.
 
-        `data` is a buffer of these batches, needed unless the previous call returned "full". Reads all batches of formats
-        0 and 1 at its start, or one v2 batch. Raises the errors of the record reader.
+        `data` is a buffer of these batches, needed unless the last call returned "full". Reads all batches of formats 0
+        and 1 at its start, or one v2 batch. Raises the errors of the record reader.
         """
         if self._slow is None:
             self._open_slowly(bytes(data))

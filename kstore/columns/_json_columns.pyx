@@ -273,11 +273,11 @@ def are_numbers(Column column) -> bool:
 def render_rows(fields: Iterable[tuple[str, _Kind, Column]], *, bytes prefix=b"", bint lines=False) -> Text:
     """Write an object for each row of the columns, up to the end of the shortest one.
 
-    `fields` are (name, kind, `Column`). The kinds are "text" (bytes, written as a string; if they are not UTF-8, written
-    as base64 under the name with `_base64` appended), "number" (bytes, written unchanged if they are a JSON number,
+    `fields` are (name, kind, `Column`). The kinds are "text" (bytes, written as a string; if they are not UTF-8, as
+    base64 under the name with `_base64` appended), "number" (bytes, written unchanged if they are a JSON number,
     otherwise as text), "raw" (bytes that are JSON), "int" (times or other integers) and "headers". `prefix` is written
-    before the first field of each object. With `lines` each object is a line. Raises `InvalidColumnError` for a row of unsound
-    Arrow data. Releases the GIL: the columns must not change during the call.
+    before the first field of each object. With `lines` each object is a line. Raises `InvalidColumnError` for a row of
+    unsound Arrow data. Releases the GIL: the columns must not change during the call.
     """
     cdef list held = []
     cdef Py_ssize_t count = len(fields), i

@@ -19,7 +19,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    ks_block *idle[KS_POOL_BLOCKS]; /* the one returned last is at the end */
+    ks_block *idle[KS_POOL_BLOCKS]; /* the block returned last is at the end */
     int count;
     size_t bytes, limit;
     int64_t live; /* blocks with a holder */

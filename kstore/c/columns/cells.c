@@ -20,11 +20,11 @@ static inline void ks_pause(void) {}
 
 typedef struct {
     ks_reader *r;
-    int64_t from, to, cell, cells, spare; /* spare: space for a batch that extends past its cell */
-    int headers_first;               /* batches are large: headers are read first, then only the cell's batches */
+    int64_t from, to, cell, cells, spare; /* `spare`: space for a batch that extends past its cell */
+    int headers_first;               /* if batches are large: reads headers first, then only the cell's batches */
     pthread_mutex_t lock;
     pthread_cond_t turned;
-    int64_t taken;           /* cells that a thread has taken */
+    int64_t taken;           /* how many cells threads have taken */
     int64_t chain, chain_at; /* the cell whose first batch is known, and the position of that batch */
     int64_t turn;            /* the cell whose rows are added next */
     int64_t last;            /* cells after this one are not read */
@@ -36,11 +36,11 @@ typedef struct {
 typedef struct {
     ks_reader r;
     ks_rows rows;
-    int32_t *buffers;        /* views: for each buffer of the cell its number in the columns */
+    int32_t *buffers;        /* for views: the number in the columns of each buffer of the cell */
     int buffers_capacity;
 } ks_cell;
 
-/* Waits until `*cell` is `i`; returns 0 if the cell is no longer needed. */
+/* Waits until `*cell` is `i`; returns 0 if cell `i` is no longer needed. */
 static int ks_wait_turn(ks_row_work *t, const int64_t *cell, int64_t i) {
     for (int n = 0; n < KS_SPINS && __atomic_load_n(cell, __ATOMIC_RELAXED) != i; n++) ks_pause();
     pthread_mutex_lock(&t->lock);

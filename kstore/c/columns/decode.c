@@ -14,7 +14,7 @@ enum { KS_LINE = 64 };
 typedef long long ks_32_bytes __attribute__((vector_size(32), aligned(1), may_alias));
 #define KS_MOVE_32(to, from) (*(ks_32_bytes *)(to) = *(const ks_32_bytes *)(from))
 
-/* Copies a value. If it is short and starts at or before `harmless`, reads and writes up to 63 bytes after it, too. */
+/* Copies a value. If the value is short and starts at or before `harmless`, also copies up to 63 bytes after it. */
 KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
     if (size > KS_SHORT_VALUE || (uintptr_t)from > (uintptr_t)harmless) {
         memcpy(to, from, size);
@@ -30,7 +30,7 @@ KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, cons
 /* The parts of a ks_var that change with each row. */
 typedef struct {
     uint8_t *places, *data, *to; /* data: the start of the first value; to: the start of the next one */
-    uint64_t bits;               /* of the current word of 64 rows */
+    uint64_t bits;               /* validity bits of the current 64 rows */
     int64_t valid_n;
     const uint8_t *buffer_p;
     int32_t buffer;
@@ -40,7 +40,7 @@ KS_INLINE ks_cursor ks_cursor_at(const ks_var *v, const ks_place *at, int64_t us
     ks_cursor c = {v->places.p, v->data.p, v->data.p + used, 0, 0, buffer_p, at->buffer};
     if (v->layout != KS_ABSENT && at->n & 63) {
         c.bits = ks_little(((const uint64_t *)v->valid.p)[at->n / 64]) & (((uint64_t)1 << (at->n & 63)) - 1);
-        c.valid_n -= __builtin_popcountll(c.bits); /* counted again when the word is written */
+        c.valid_n -= __builtin_popcountll(c.bits); /* these rows are counted again when the word is written */
     }
     return c;
 }

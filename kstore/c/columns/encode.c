@@ -104,7 +104,7 @@ typedef struct {
     int64_t word_size;
 } ks_run;
 
-/* The bits of a varint of up to three bytes: ks_spread without the continuation bits, then only the continuation bits. */
+/* The bits of a varint of up to three bytes: ks_spread returns the number's bits, ks_more the continuation bits. */
 KS_INLINE uint64_t ks_spread(uint64_t z) { return (z & 0x7f) | (z & 0x3f80) << 1 | (z & 0x1fc000) << 2; }
 KS_INLINE uint64_t ks_more(int64_t size) { return 0x8080 >> (8 * (3 - size)); }
 
@@ -200,8 +200,8 @@ KS_INLINE int64_t ks_middle_size(const ks_bytes *field) {
     return 1 + (field->n > KS_SMALL) + (field->n & ~(field->n >> 63)); /* null: 1 */
 }
 
-/* Copies a field in as many pieces as one of `widest` bytes needs, each of KS_SLACK bytes that start within the field:
-   if sizes vary, a useless piece costs less than an unpredictable branch. */
+/* Copies a field in pieces of KS_SLACK bytes that start within the field: as many as a field of `widest` bytes needs.
+   If sizes vary, a useless piece costs less than an unpredictable branch. */
 KS_INLINE uint8_t *ks_put_varied(uint8_t *p, const ks_bytes *field, int64_t widest) {
     const uint8_t *from = field->p;
     int64_t size = field->n & ~(field->n >> 63), last = size - KS_SLACK, third = last - KS_SLACK, second;
@@ -291,7 +291,7 @@ KS_INLINE int64_t ks_latest(const int64_t *times, int64_t n, int64_t latest) {
     return latest;
 }
 
-/* Writes a run; `times` says whether they differ. */
+/* Writes a run; `times` is whether the records' times differ. */
 KS_INLINE uint8_t *ks_put_any_run(uint8_t *p, const ks_run *run, const ks_widths *widths, const ks_bytes *keys,
                                   const ks_bytes *values, const ks_bytes *headers, int small, int times) {
     if (!headers && !small && !times && !widths->differ) return ks_put_middle_run(p, run, widths, keys, values, NULL, 0, 1);

@@ -24,8 +24,8 @@ void ks_latest_start(ks_latest *l, const uint8_t secret[16], int bits, int64_t f
 
 void ks_latest_clear(ks_latest *l);
 
-/* Adds `n` records: their offsets, the places of the keys in `bytes`, the bits of keys that are not null (NULL: none is
-   null), and whether each is a tombstone. Returns 0, or KS_MAP_NO_MEMORY, also for more than 2^32 - 2 keys. */
+/* Adds `n` records: their offsets, the places of their keys in `bytes`, a bit for each key that is not null (NULL: all
+   have keys), and whether each is a tombstone. Returns 0, or KS_MAP_NO_MEMORY, also for more than 2^32 - 2 keys. */
 int ks_latest_add(ks_latest *l, const int64_t *offsets, const int32_t *places, const uint8_t *bytes, const uint8_t *valid,
                   const uint8_t *tombstones, int64_t n);
 

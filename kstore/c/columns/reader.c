@@ -248,7 +248,7 @@ static int ks_take_staged(ks_reader *r) {
     return 0;
 }
 
-/* Called after the first whole batch of `out`, of `size` (`decompressed`) bytes: reserves the estimated rest. */
+/* Called after the first whole batch of `out`, of `size` bytes (decompressed: `decompressed`): reserves the rest. */
 static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     ks_rows *out = r->out;
     double bytes = (double)out->bytes + (double)decompressed / (double)size * (double)r->bytes_ahead;
@@ -259,8 +259,8 @@ static void ks_expect(ks_reader *r, int64_t decompressed, int64_t size) {
     r->expected = 1;
 }
 
-/* Called before the first whole batch, of `size` (`decompressed`) bytes: reserves space by the sizes of the previous
-   columns, and `spare` more bytes of keys and of values. */
+/* Called before the first whole batch, of `size` bytes (decompressed: `decompressed`): reserves space according to the
+   sizes of the previous columns, and `spare` more bytes of keys and of values. */
 static void ks_expect_alike(ks_reader *r, int64_t decompressed, int64_t size, int64_t spare) {
     const ks_mark *previous = &r->previous;
     if (r->expected || r->kept || r->out->n || previous->bytes <= 2 * decompressed) return;
@@ -295,14 +295,14 @@ static int ks_suits_pieces(const ks_reader *r, const uint8_t *p, const ks_batch 
            decompressed <= r->max_bytes - r->out->bytes;
 }
 
-/* Describes the memory around an uncompressed batch: a window has just been read, the caller's memory has not. */
+/* Describes the memory around an uncompressed batch: a window is in the caches, the caller's memory is not yet. */
 static void ks_lies_in_source(const ks_reader *r, ks_batch *b) {
     b->unread = r->fd < 0;
     b->safe = r->fd < 0 ? r->memory + r->end : r->window->data + r->window->capacity + KS_SLACK;
 }
 
 /* For a batch larger than a cache: adds each piece to the checksum and decodes its records, then reads the next piece
-   into the same memory. Returns KS_DECODED, or changes nothing, and the batch may be read as a whole. */
+   into the same memory. Unless it returns KS_DECODED, nothing has changed and the batch may be read as a whole. */
 static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks_batch *b, int64_t size) {
     ks_rows *out = r->out;
     const int64_t rows = b->count, first = out->n;
@@ -311,8 +311,8 @@ static enum ks_decoded ks_decode_in_pieces(ks_reader *r, const uint8_t *head, ks
     uint32_t crc = ks_crc32c(0, head + KS_ATTRIBUTES_AT, KS_RECORDS_AT - KS_ATTRIBUTES_AT);
     int64_t done = KS_RECORDS_AT, summed = KS_RECORDS_AT; /* bytes decoded; bytes that `crc` covers */
     ks_expect_alike(r, size - KS_RECORDS_AT, size, KS_PIECE);
-    /* If space was reserved by the sizes of the previous columns, columns grow by the piece. Space for all bytes of the
-       batch would be mostly unused in a column of short keys, which would be moved into a smaller block in the end. */
+    /* If space was reserved by the sizes of the previous columns, columns grow piece by piece. Space for all bytes of
+       the batch would be mostly unused in a column of short keys, which would later be moved into a smaller block. */
     if (ks_rows_reserve(out, rows, r->expected ? KS_PIECE : size - KS_RECORDS_AT)) return KS_NO_MEMORY;
     while (summed < size) {
         int64_t to = size - summed < KS_PIECE ? size : summed + KS_PIECE;

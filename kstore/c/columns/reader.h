@@ -39,7 +39,7 @@ typedef struct ks_reader {
                                         2: even if it is the first */
     int64_t ahead_end;               /* nothing after this position is read ahead; 0: no limit */
     int expected;                    /* whether space is reserved for all of `out`; cleared together with `out` */
-    int64_t bytes_ahead;             /* bytes left in the file and in those after it, if known */
+    int64_t bytes_ahead;             /* bytes left in this file and in the files after it, if known */
     /* A window on the file, unlike that of window.h: columns hold its block while views point into it, so the used
        bytes never move, and a full block is replaced by a new one. */
     ks_block *window;
@@ -61,7 +61,7 @@ typedef struct ks_reader {
     int64_t max_decompressed;        /* limit for one batch */
     const uint8_t *decompressed, *decompressed_end;
     ks_block *decompressed_block;
-    size_t decompressed_used;        /* bytes of the block that are still needed */
+    size_t decompressed_used;        /* the first bytes of the block, which are still needed */
     int keeps_decompressed;          /* views point into the block, or several batches wait there */
     /* A batch whose rows are not all added to `out`, or not in one call. */
     ks_rows staged;
