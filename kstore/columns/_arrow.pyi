@@ -18,7 +18,7 @@ class Column:
 def fixed(what: str, source: Any, valid: ReadableBuffer | None = None, *, padded: bool = False) -> Column:
     """Return the rows of a buffer of one dimension, or of two if the bytes of each row are contiguous.
 
-    With `padded`, NUL bytes at a row's end do not belong to it. `valid` is None or a bit for each row, 0 for null.
+    With `padded`, NUL bytes at the end of a row are padding. `valid` is None or a bit for each row, 0 for null.
     """
 
 def times(
@@ -31,22 +31,22 @@ def times(
     is_unsigned: bool = False,
     has_nat: bool = False,
 ) -> Column:
-    """Return the numbers of a one-dimensional buffer; times `multiplier` and over `divisor` they are milliseconds.
+    """Return the numbers of a one-dimensional buffer; multiplied by `multiplier` / `divisor` they are milliseconds.
 
     With `has_nat`, the lowest 64-bit integer means null, as in NumPy's times.
     """
 
 def pointers(what: str, rows: Iterable[ReadableBuffer | None], first: int = 0) -> Column:
-    """Return a column of bytes-like rows or None; another type raises `TypeError` with its row (from `first` on)."""
+    """Return a column of bytes-like rows or None; other types raise `TypeError` with the row's number from `first` on."""
 
 @final
 class Source:
     """Columns of an object with the Arrow PyCapsule interface: an iterator of chunks, each a dict of columns by role.
 
     `role` ("value", "key", "timestamp" or "headers") is the role of a single column. For "value" the source may be a
-    struct (a record batch, a table) instead: each field named as a role is a column, and the fields that IGNORED lists
-    (offset, partition, ...) are skipped. `roles` are the roles of the columns, `rows` is their number of rows, -1 until
-    it is known. Raises `TypeError` for a type that cannot be stored, `ValueError` for a missing or unknown column,
+    struct (a record batch, a table) instead: each field with the name of a role is a column, and the fields in IGNORED
+    (offset, partition, ...) are skipped. `roles` are the columns' roles; `rows` is the number of rows, -1 until it is
+    known. Raises `TypeError` for a type that cannot be stored, `ValueError` for a missing or unknown column,
     `InvalidColumnError` for unsound Arrow data. Not thread-safe.
     """
     @property

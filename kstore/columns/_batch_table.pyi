@@ -50,9 +50,9 @@ class BatchTable:
     def mark(self) -> None:
         """Remember the number of rows, for `back`."""
     def back(self) -> None:
-        """Drop the rows since `mark`; `next_offset` is again that of `mark`."""
+        """Drop the rows since `mark`, and restore the `next_offset` of that time."""
     def divide(self, borders: Iterable[int]) -> None:
-        """Let the next `read` start at several positions in parallel: those of possible batches, in any order."""
+        """Let the next `read` start at these positions, in parallel: batches may start there. Any order is allowed."""
     def read(self, pause: int, end: int, bytes_ahead: int, most: int = ...) -> str:
         """Read headers up to a batch that starts at or after `pause`; returns "end", "past" or "alone"."""
     def read_slowly(self, data: ReadableBuffer | None) -> str:

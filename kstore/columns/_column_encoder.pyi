@@ -11,7 +11,7 @@ class Rows:
     """The next `count` rows of each column, which are packed together.
 
     Takes the columns, each with the number of its first row. No record has `keys` or `headers` if these are None; all
-    get `time` if `times` is None. `at` rows have been packed; errors count from `first`. Not thread-safe.
+    get `time` if `times` is None. `at` rows have been packed; errors number the rows from `first` on. Not thread-safe.
     """
     @property
     def at(self) -> int: ...

@@ -42,7 +42,7 @@ class Reader:
         """The number of rows built since `begin`."""
     @property
     def next_offset(self) -> int:
-        """One past the last record that was built or left out: the offset at which to continue."""
+        """The offset at which to continue: one past the last record that was built or left out."""
     @property
     def position(self) -> int:
         """The position of the next batch in the file."""
@@ -61,7 +61,7 @@ class Reader:
     def chunk_spacing(self) -> int:
         """The distance in the file between the starts of chunks, for `divide`; 0 if the file should not be divided."""
     def divide(self, borders: Sequence[int]) -> None:
-        """Let further chunks be read in parallel from these positions, which rise and may each be that of a batch."""
+        """Let further chunks be read in parallel from these rising positions, at each of which a batch may start."""
     @property
     def last_batch(self) -> tuple[int, bytes, int, int]:
         """(position, first 21 bytes, base offset, CRC) of the last batch read since `seek`; position -1 if none."""
@@ -104,8 +104,8 @@ class Reader:
     def read_slowly(self, data: ReadableBuffer | None = None) -> str:
         """Build rows from whole batches at `position` with the record reader; returns the results of `read`.
 
-        `data` is a buffer of these batches, needed unless the call before returned "full". Reads all batches of formats
-        0 and 1 at its start, or one v2 batch. Raises the errors of the record reader.
+        `data` is a buffer of these batches, needed unless the last call returned "full". Reads all batches of formats 0
+        and 1 at its start, or one v2 batch. Raises the errors of the record reader.
         """
     def finish(self, next_offset: int | None = None) -> Columns:
         """Return the rows since `begin` as `Columns`, with the given `next_offset` if there is one."""
@@ -127,7 +127,7 @@ def decode_columns(
 
     Args:
         buffer: The encoded batches.
-        columns: The columns to build, of those that `Log.read_columns` lists; by default offset, timestamp, key and
+        columns: The columns to build, from those that `Log.read_columns` lists; by default offset, timestamp, key and
             value.
         layout: How keys and values lie in memory, as in `Log.read_columns`: "binary", "large_binary" or "view".
         check_crc: Whether to check the CRC of each batch.

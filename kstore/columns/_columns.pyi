@@ -30,8 +30,8 @@ class BinaryColumn(Sequence[bytes | None]):
 
     `column[i]` is `bytes` or `None`, a slice is a list of them, and `to_pylist()` returns them all. `null_count` is the
     number of nulls; `validity` is a NumPy array of bool, or `None` if no row is null. In the layouts "binary" and
-    "large_binary", `data` is one buffer of all values, and `offsets` a NumPy array of the positions in it where each
-    value starts and where the last one ends.
+    "large_binary", `data` is one buffer of all values, and `offsets` is a NumPy array of the positions in `data` where
+    each value starts and where the last value ends.
 
     Example:
         >>> column = kstore.decode_columns(kstore.encode_batch([(b"key", b"value"), (None, b"more")]))["key"]
@@ -93,7 +93,7 @@ class HeadersColumn(Sequence[tuple[_Header, ...]]):
 
     Bytes of a name that are not UTF-8 are replaced by U+FFFD, as in Kafka's consumers. In Arrow the column is a list of
     structs of `key` and `value`. `keys` and `values` are the concatenated headers of all rows, and `offsets` are the
-    positions in both where each row's headers start.
+    positions in both columns where each row's headers start.
 
     Immutable; thread-safe.
     """

@@ -10,8 +10,8 @@ from kstore.columns._columns import Columns
 def joined(parts: Iterable[Columns], names: tuple[str, ...], *, partitions: Iterable[int] | None = None) -> Columns:
     """Concatenate several `Columns`, each of which has the columns `names`.
 
-    With `partitions`, the number of each part, `names` may include "partition". The result has the `next_offset` of the
-    last part. Raises `ValueError` for more bytes than one column of the layout "binary" holds.
+    `partitions` has each part's partition number; `names` may then include "partition". The result has the
+    `next_offset` of the last part. Raises `ValueError` for more bytes than one column of the layout "binary" holds.
     """
 
 def selected(columns: Columns, rows: npt.NDArray[np.int64]) -> Columns:

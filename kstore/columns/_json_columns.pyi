@@ -28,9 +28,9 @@ _Kind: TypeAlias = Literal["text", "number", "raw", "int", "headers"]
 def render_rows(fields: Iterable[tuple[str, _Kind, Column]], *, prefix: bytes = b"", lines: bool = False) -> Text:
     """Write an object for each row of the columns, up to the end of the shortest one.
 
-    `fields` are (name, kind, `Column`). Kinds: "text", bytes written as a string, or as base64 under the name with
-    `_base64` appended if they are not UTF-8; "number", bytes written unchanged if they are a JSON number, otherwise as
-    text; "raw", bytes that are JSON; "int", a column of times or other integers; "headers". `prefix` is written before
-    the first field of each object. With `lines` each object is a line. Raises `InvalidColumnError` for a row of unsound
-    Arrow data. Releases the GIL: the columns must not change during the call.
+    `fields` are (name, kind, `Column`). The kinds are "text" (bytes, written as a string; if they are not UTF-8, as
+    base64 under the name with `_base64` appended), "number" (bytes, written unchanged if they are a JSON number,
+    otherwise as text), "raw" (bytes that are JSON), "int" (times or other integers) and "headers". `prefix` is written
+    before the first field of each object. With `lines` each object is a line. Raises `InvalidColumnError` for a row of
+    unsound Arrow data. Releases the GIL: the columns must not change during the call.
     """

@@ -17,10 +17,10 @@ def new_secret() -> bytes:
 
 @final
 class LatestOffsets:
-    """For each key the offset of its newest added record; none if that record is a tombstone.
+    """Maps each key to the offset of its newest added record, unless that record is a tombstone.
 
-    All offsets are in `[first_offset, end_offset)`; `add` raises `ValueError` for any other. `share_keys` compares only
-    objects with the same secret. One thread at a time may add; after that, thread-safe.
+    All offsets are in `[first_offset, end_offset)`; `add` raises `ValueError` for other offsets. `share_keys` compares
+    only objects with the same secret. One thread at a time may add; after the last `add`, thread-safe.
     """
     def __new__(cls, secret: bytes, first_offset: int, end_offset: int, *, _hash_bits: int = 96) -> Self: ...
     def __len__(self) -> int: ...
@@ -33,9 +33,9 @@ class LatestOffsets:
         Raises `MemoryError`, also for more than 2^32 - 2 keys; the object must not be used after that.
         """
     def find(self, key: ReadableBuffer) -> int:
-        """Return the offset of a key's newest record, or -1; if hashes collide (very rare), that of another key."""
+        """Return the offset of a key's newest record, or -1; if hashes collide (very rare), it has another key."""
     def offsets(self) -> npt.NDArray[np.int64]:
         """Return the offsets of the newest records of all keys, in rising order."""
 
 def share_keys(tables: Iterable[LatestOffsets]) -> bool:
-    """Return False if no key has a record in two of the tables, True if one may have."""
+    """Return whether some key may have records in two of the tables; False is certain."""
