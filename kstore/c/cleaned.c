@@ -8,7 +8,7 @@
 
 enum {
     KS_KEYS_AT_ONCE = 64, /* keys that are hashed and prefetched before the first one is looked up */
-    KS_MOST_GROWTH = 14,  /* bytes by which another base timestamp enlarges a record: its delta by 9, its length by 4 */
+    KS_MOST_GROWTH = 14,  /* bytes by which a new base timestamp enlarges a record: its delta by 9, its length by 4 */
     KS_LEAST_RECORD = 7,  /* bytes of the smallest record */
     KS_SMALL = 128,       /* records of up to this size are copied whether they are kept or not */
     KS_NOT_PLAIN = 16,    /* records that are treated as not plain after one that is not plain */
@@ -16,7 +16,7 @@ enum {
     KS_FLAGS = KS_TIMESTAMP_TYPE_BIT | KS_TRANSACTIONAL_BIT | KS_CONTROL_BIT
 };
 
-/* A varint of 5 (varlong: 10) bytes may have excess bits in its last byte: numbers of this size are encoded again. */
+/* A varint of 5 (varlong: 10) bytes may have excess bits in its last byte: numbers this large are encoded again. */
 #define KS_PLAIN_SIZE ((int64_t)1 << 27)
 #define KS_PLAIN_DELTA ((int64_t)1 << 62)
 

@@ -400,7 +400,7 @@ def hand_over(Packer packer not None, Packer spare not None) -> None:
 def compress(Packer plain not None, Packer packed not None, int codec, level: int | None) -> None:
     """Compress the record sections of `plain`'s finished batches into the empty `packed`; any thread may call it.
 
-    Space for the batch header precedes each section; only the batch's length is written there.
+    Space for a batch header precedes each section; only the header's length field is written.
     """
     plain.enter()
     try:
@@ -420,7 +420,7 @@ def compress(Packer plain not None, Packer packed not None, int codec, level: in
         plain.leave()
 
 
-natively = True  # type: bool  # tests set it to False: the packages then compress everything
+natively = True  # type: bool  # for tests: False has the packages compress everything
 
 
 cdef void _empty(Packer packed) noexcept nogil:

@@ -73,7 +73,7 @@ enum ks_stop ks_take_header(ks_reader *r, ks_vec *rows, int64_t *n, ks_header *h
 
 static enum ks_stop ks_read_headers(ks_reader *r, ks_headers_memory *m, ks_vec *rows, int64_t *n, int64_t segment) {
     ks_header h;
-    ks_window w; /* a new one: the file may have been truncated and rewritten */
+    ks_window w; /* a new window: the file may have been truncated and rewritten */
     ks_window_on(&w, r->fd, r->end, m->data, KS_HEADERS_WINDOW);
     while (r->position < r->pause) {
         int64_t left = r->end - r->position;

@@ -2,7 +2,7 @@
 
    The first write to fresh memory costs more than everything else in reading columns. So larger blocks are mapped, in
    huge pages if they are large enough, and kept in a bounded pool for the next columns. Holding and dropping needs no
-   GIL: an engine releases an Arrow array on any thread. Every block except foreign memory (ks_block_of) has KS_SLACK
+   GIL: a query engine releases Arrow arrays on any thread. Every block except foreign memory (ks_block_of) has KS_SLACK
    bytes after its capacity, for short copies in whole words. The pool is off under the address sanitizer, which then
    detects every invalid access. */
 #ifndef KSTORE_BLOCKS_H

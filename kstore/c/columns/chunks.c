@@ -187,7 +187,7 @@ int ks_read_chunks(ks_reader *r, ks_chunks *a, int threads) {
 void ks_sample(ks_reader *r) {
     const int64_t max_bytes = r->max_bytes;
     const int whole_batches = r->whole_batches;
-    r->max_bytes = 0; /* too small for any batch */
+    r->max_bytes = 0; /* no batch fits, so that no row is built */
     r->whole_batches = 2;
     enum ks_stop stop = ks_read(r);
     r->max_bytes = max_bytes;

@@ -7,7 +7,7 @@
 
 #include "columns/rows.h"
 
-#define KS_UNCACHED_FROM ((size_t)6 << 20) /* bytes of a column from which copies bypass the caches */
+#define KS_UNCACHED_FROM ((size_t)6 << 20) /* copies bypass the caches if a column has this many bytes */
 
 /* Copies `n` bytes. With `uncached` it bypasses the caches: `ks_copy_fence` must follow before another thread reads. */
 void ks_copy_rows(uint8_t *to, const uint8_t *from, size_t n, int uncached);
