@@ -106,8 +106,8 @@ int ks_packed_in_place(ks_cleaner *c, size_t n);
 /* Drops the batch, and moves past it; returns KS_CLEANED. */
 int ks_drop(ks_cleaner *c);
 
-/* Drops the next `batches` data batches, which have `records` records, end at the offset `last`, and were all scanned,
-   without reading them, if every record is superseded and no batch must be kept empty; returns whether it did. */
+/* Drops the next `batches` scanned data batches without reading them: they have `records` records and end at `last`.
+   Does so only if all records are superseded and no batch must be kept empty; returns whether it did. */
 int ks_drop_unread(ks_cleaner *c, int64_t records, int64_t batches, int64_t last);
 
 /* Whether the batch is the last of an active producer or of the cleanable offsets (SEMANTICS 7.18, RETAIN_EMPTY). */

@@ -43,7 +43,7 @@ int ks_newest_is_aborted(const ks_newest *s, int64_t ordinal) {
     return low < s->aborted_n && s->aborted[low] == ordinal;
 }
 
-/* Called if the map became full within a batch: records without a key above `latest` are not superseded. */
+/* Called if the map became full within a batch: keyless records after `latest` are not superseded. */
 static void ks_unmark(ks_newest *s, const uint8_t *head, const uint8_t *p, const uint8_t *end, int64_t first) {
     int32_t count = ks_load32(head + KS_RECORDS_COUNT_AT);
     ks_record r;

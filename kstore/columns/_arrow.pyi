@@ -37,7 +37,7 @@ def times(
     """
 
 def pointers(what: str, rows: Iterable[ReadableBuffer | None], first: int = 0) -> Column:
-    """Return a column of bytes-like rows or None; other types raise `TypeError` with the row's number from `first` on."""
+    """Return a column of bytes-like rows or None; others raise `TypeError` with the row's number, from `first` on."""
 
 @final
 class Source:

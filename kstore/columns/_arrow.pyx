@@ -177,7 +177,7 @@ cdef class _Pointers:
 
 
 def pointers(str what, rows: Iterable[ReadableBuffer | None], int64_t first=0) -> Column:
-    """Return a column of bytes-like rows or None; other types raise `TypeError` with the row's number from `first` on."""
+    """Return a column of bytes-like rows or None; others raise `TypeError` with the row's number, from `first` on."""
     cdef list kept = list(rows)
     cdef Py_ssize_t i, count = len(kept)
     cdef _Pointers held = _Pointers(count)

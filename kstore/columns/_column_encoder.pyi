@@ -60,7 +60,7 @@ def hand_over(packer: Packer, spare: Packer) -> None:
 def compress(plain: Packer, packed: Packer, codec: int, level: int | None) -> None:
     """Compress the record sections of `plain`'s finished batches into the empty `packed`; any thread may call it.
 
-    Space for the batch header precedes each section; only the batch's length is written there.
+    Space for a batch header precedes each section; only the header's length field is written.
     """
 
 natively: bool

@@ -33,7 +33,7 @@ class LatestOffsets:
         Raises `MemoryError`, also for more than 2^32 - 2 keys; the object must not be used after that.
         """
     def find(self, key: ReadableBuffer) -> int:
-        """Return the offset of a key's newest record, or -1; if hashes collide (very rare), it has another key."""
+        """Return the offset of a key's newest record, or -1; a collision of hashes (very rare) finds another key."""
     def offsets(self) -> npt.NDArray[np.int64]:
         """Return the offsets of the newest records of all keys, in rising order."""
 

@@ -103,7 +103,7 @@ cdef class LatestOffsets:
             raise MemoryError(f"the offsets of {self._state.map.size} keys")
 
     def find(self, key: ReadableBuffer) -> int:
-        """Return the offset of a key's newest record, or -1; if hashes collide (very rare), it has another key."""
+        """Return the offset of a key's newest record, or -1; a collision of hashes (very rare) finds another key."""
         cdef Buffer buffer = Buffer(key)
         return ks_latest_find(&self._state, buffer.p, <size_t> buffer.size)
 

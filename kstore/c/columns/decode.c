@@ -14,7 +14,7 @@ enum { KS_LINE = 64 };
 typedef long long ks_32_bytes __attribute__((vector_size(32), aligned(1), may_alias));
 #define KS_MOVE_32(to, from) (*(ks_32_bytes *)(to) = *(const ks_32_bytes *)(from))
 
-/* Copies a value. If the value is short and starts at or before `harmless`, also copies up to 63 bytes after it. */
+/* Copies a value. If it is short and starts at or before `harmless`, up to 63 bytes after it are copied, too. */
 KS_INLINE void ks_copy_words(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *harmless) {
     if (size > KS_SHORT_VALUE || (uintptr_t)from > (uintptr_t)harmless) {
         memcpy(to, from, size);
