@@ -78,7 +78,7 @@ static const uint8_t *ks_skip_headers(const uint8_t *p, const uint8_t *end, int3
 
 /* The fields of a record, in 64 bits so that loops need no conversions. */
 typedef struct {
-    int64_t timestamp, delta, key_size, value_size; /* timestamp is a delta, too; size < 0: null */
+    int64_t timestamp, delta, key_size, value_size; /* times and offsets relative to the batch; size < 0: null */
     const uint8_t *key, *value, *headers;           /* headers: the first one */
     int32_t headers_count;
 } ks_fields;
