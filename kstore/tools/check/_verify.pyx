@@ -180,7 +180,7 @@ cdef void check_records(Row *row, const uint8_t *batch) noexcept nogil:
             row.control = load16(r.key + 2)
     if p != end:
         row.faults |= RECORDS
-    # For records before 1970 an append as a leader writes -1, none; a copied batch may have the true timestamp.
+    # For records before 1970, a leader's append writes -1 (none); a copied batch may have their greatest timestamp.
     if row.count > 0 and not row.attributes & TIMESTAMP_TYPE_BIT and greatest != row.max_timestamp:
         if row.max_timestamp != -1 or greatest > -1:
             row.faults |= TIMESTAMP

@@ -1,4 +1,4 @@
-"""Carries out the plan of a repair, after everything that it changes was copied to a backup.
+"""Carries out the plan of a repair, after copying all files that it changes to a backup.
 
 A segment is replaced as a compaction replaces one (SEMANTICS 7.25), so a crash at any point leaves the old files or the
 new ones for the next opening.
@@ -24,9 +24,9 @@ _INTERVAL_BYTES = 4096
 
 
 def carry_out(plan: Plan, backup: str) -> None:
-    """Copy all files that the plan changes to `backup`, a new directory, then do what the plan says.
+    """Copy to `backup`, a new directory, all files that the plan changes; then carry out the plan.
 
-    Takes the locks of a writer. Raises `LogLockedError` if the log, a store or a broker is in use, and `StorageError`.
+    Takes the locks of a writer. Raises `LogLockedError` if another process or log object holds one, and `StorageError`.
     """
     directory = os.path.abspath(plan.path)
     root = os.path.dirname(directory)
@@ -97,7 +97,7 @@ def _back_up(plan: Plan, directory: str, root: str, backup: str) -> None:
 
 
 def _copy(source: str, target: str, ranges: Iterable[tuple[int, int]] | None = None) -> None:
-    """Copy a file, or ranges of its bytes one after the other, and sync the copy but not its name."""
+    """Copy a file, or only some ranges of its bytes, and sync the copy, but not its directory."""
     reading = fs.open(source)
     try:
         writing = fs.open(target, create=True, empty=True)
@@ -125,14 +125,14 @@ def _rewrite(directory: str, segments: list[SegmentPlan]) -> None:
     """Replace the files of all these segments by repaired ones, atomically as a compaction does."""
     staged = {segment.base_offset: _stage(directory, segment) for segment in segments}
     fs.sync_directory(directory)
-    # Opening drops all new files while a file of the first segment is still `.cleaned`, so its files are renamed last.
+    # If a file of the first segment is still `.cleaned`, the next opening drops all new files. So rename these last.
     for base in sorted(staged, reverse=True):
         if base == min(staged):
             fs.sync_directory(directory)
         for path in staged[base]:
             fs.rename(path + names.CLEANED, path + names.SWAP)
     fs.sync_directory(directory)
-    # Opening deletes segments between those that still must be swapped in, so they are swapped in order.
+    # The next opening deletes segments between two `.swap` segments: swap in offset order, so that no new one is there.
     for base in sorted(staged):
         for path in staged[base]:
             fs.rename(path + names.SWAP, path)
@@ -161,7 +161,7 @@ def _stage(directory: str, segment: SegmentPlan) -> list[str]:
 
 
 def _moved(position: int, keep: list[tuple[int, int]]) -> int:
-    """Return the position in the new file of a byte of the old one."""
+    """Return the position that the byte at `position` of the old file has in the new file."""
     at = 0
     for start, end in keep:
         if start <= position < end:

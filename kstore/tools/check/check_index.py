@@ -30,7 +30,7 @@ _REBUILD = "rebuild the segment's indexes"
 
 
 class _Index:
-    """The entries of an index file, and for each whether the log has the batch that it names."""
+    """The entries of an index file; for each entry, a flag says whether the log has the batch that the entry names."""
 
     dtype = _OFFSET_ENTRY
 

@@ -115,7 +115,7 @@ def _line(root: str, name: str, partition: checkpoint.Partition) -> int | None:
 def check_partition(
     directory: str, marks: Marks, *, deep: bool = False, progress: Progress | None = None
 ) -> PartitionReport:
-    """Check a partition's directory by itself and against the marks. Raises `StorageError` if it is unreadable."""
+    """Check a partition's files against each other and against `marks`. Raises `StorageError` if it is unreadable."""
     report = PartitionReport(directory)
     findings = report.findings
     files = _check_names(report, marks)
@@ -330,7 +330,8 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
         findings.add(
             os.path.join(root, checkpoint.HIGH_WATERMARKS), "SEMANTICS 8.13",
             f"high watermark {marks.high_watermark} of a log that ends at {end}", offset=marks.high_watermark,
-            # With the marker, opening treats it as a recovery point, unless all records below it were deleted.
+            # With the marker, opening takes the high watermark as recovery point, unless all records below were
+            # deleted.
             severity="error" if marks.has_marker and marks.high_watermark > (marks.log_start or 0) else "note",
             repair=f"set it to {end}",
         )  # fmt: skip
@@ -347,7 +348,7 @@ def check_epochs(
 ) -> None:
     """Check the file of leader epochs, and compare the epochs of batches with it, or with each other if it is empty.
 
-    An epoch of -1 (none) is wrong after the first epoch. But a cleaner writes it when it rewrites a batch of format 0
+    An epoch of -1 (none) after another epoch is an error. But a cleaner writes -1 when it rewrites a batch of format 0
     or 1, so below `cleaned_below` it is only a note.
     """
 

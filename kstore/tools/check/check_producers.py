@@ -44,8 +44,8 @@ def check_snapshot_file(
 ) -> list[ProducerEntry] | None:
     """Check one snapshot by itself; return its entries, or None if it is not sound.
 
-    With `is_above` the snapshot is above the recovery point of a log that was not shut down cleanly. It may be cut
-    short: the process died while it wrote the file, and opening removes it.
+    With `is_above` the snapshot is above the recovery point of a log that was not shut down cleanly. The file may then
+    be cut short, because the process died while writing it; opening removes such a file.
     """
     data = fs.read_file(path)
     try:

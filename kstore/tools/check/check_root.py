@@ -54,7 +54,7 @@ def check_root(root: str, beside: Sequence[str], findings: Findings) -> None:
 
 
 def _check_loads(root: str, findings: Findings) -> None:
-    """Check the records of bulk loads: that of a pending load, and that of finished loads."""
+    """Check the record of a pending bulk load and the list of finished loads."""
     path = os.path.join(root, load_files.COMMIT_FILE)
     how = "put back a copy, or move it away to give the load up: some of its records may be in the logs then"
     with findings.reading(path, "", how):

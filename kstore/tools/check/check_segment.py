@@ -54,10 +54,11 @@ _STOPS = {
 
 
 class _Order:
-    """The offsets of a segment's batches, in the order of a walk, as stretches of rising offsets.
+    """The offsets of a segment's batches in file order, as stretches: runs of batches with rising offsets.
 
-    A flipped bit raises or lowers a batch's base offset, which no CRC covers; a misplaced block has batches of other
-    offsets. The longest chain of rising offsets leaves such batches out. Not thread-safe.
+    A flipped bit raises or lowers a batch's base offset, which no CRC covers; a block that was written to a wrong place
+    has batches with offsets that do not fit. The longest chain of rising offsets leaves such batches out. Not
+    thread-safe.
     """
 
     def __init__(self, base_offset: int, limit_offset: int) -> None:
@@ -66,7 +67,7 @@ class _Order:
         self._stretches: list[tuple[int, int, int]] = []
         """First offset, one past the last, number of batches."""
         self._is_whole = True
-        """Whether there was no damage yet."""
+        """Whether no damage has been found yet."""
         self._behind_damage = 0
         """The index of the first stretch after the last damage."""
 
@@ -75,8 +76,8 @@ class _Order:
         firsts = rows["base_offset"]
         lasts = rows["last_offset"]
         falls = numpy.flatnonzero(firsts[1:] <= lasts[:-1]) + 1
-        # Where offsets fall, either the batch before or the one after may be wrong, so each is a stretch by itself. So
-        # is the last batch if it follows a gap, since a flip may have raised its offset.
+        # If offsets fall from one batch to the next, either batch may be wrong, so each is a stretch by itself. The
+        # last batch also is, if it follows a gap, since a flip may have raised its offset.
         borders = {0, len(rows), *(int(at) + by for at in falls for by in (-1, 0, 1))}
         if len(rows) > 1 and firsts[-1] > lasts[-2] + 1:
             borders.add(len(rows) - 1)
@@ -140,8 +141,9 @@ def walk_log(
 ) -> Iterator[Rows | Damage]:
     """Walk a log file; yield the rows of sound batches, and the damage between them.
 
-    After damage the walk continues at the next sound batch whose offsets are below `limit_offset` and not below those
-    of the batches before. Batches since the previous damage do not count, since they may be misplaced.
+    After damage the walk continues at the next sound batch whose offsets are below `limit_offset` and not below the
+    offsets of earlier batches. Batches between this damage and the previous one do not count, since they may be
+    misplaced.
     """
     end = fs.size(fd)
     order, position, legacy = _Order(base_offset, limit_offset), 0, False
@@ -221,9 +223,9 @@ def check_segment(
     """Check the `.log` of a segment with its two indexes, and add the faults to `findings`.
 
     `limit_offset` is the next segment's base offset. A cleaner has cleaned the offsets below `cleaned_below`. All
-    records below `flushed_below` were flushed (None: not known). The report says which of `borders_at` are borders of
-    batches. `take_rows` is called with the rows of sound batches. `deep` also decompresses. Raises `StorageError` if
-    the log cannot be read.
+    records below `flushed_below` were flushed (None: not known). The report lists the offsets of `borders_at` at which
+    a batch starts or ends. `take_rows` is called with the rows of sound batches. `deep` also decompresses. Raises
+    `StorageError` if the log cannot be read.
     """
     path = os.path.join(directory, names.log_name(base_offset))
     report = SegmentReport(base_offset, path, next_offset=base_offset)
@@ -290,7 +292,7 @@ def _check_batches(rows: Rows, before: Any, report: SegmentReport, findings: Fin
     previous = numpy.empty_like(bases)
     previous[1:] = lasts[:-1]
     previous[0] = report.base_offset - 1 if before is None else before["last_offset"]
-    # In formats 0 and 1 the base offset is the message's own offset; that of a wrapper is its last message's.
+    # In formats 0 and 1 the base offset is the message's own offset; a wrapper has the offset of its last message.
     old = rows["magic"] < 2
     report.has_legacy = report.has_legacy or bool(old.any())
     firsts = numpy.where(old, numpy.minimum(bases, previous + 1), bases)
@@ -363,7 +365,7 @@ def _check_compressed(fd: int, rows: Rows, report: SegmentReport, findings: Find
 
 
 def _greatest(timestamps: NDArray[Any]) -> tuple[int, int]:
-    """Return the max timestamps that a header may have; before 1970 also -1, none, as a leader's append writes."""
+    """Return the max timestamps that a header may have; before 1970 also -1 (none), which a leader's append writes."""
     greatest = int(timestamps.max())
     return greatest, max(greatest, -1)
 

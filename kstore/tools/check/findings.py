@@ -110,10 +110,10 @@ class SegmentReport:
     max_timestamp: int = -1
     has_legacy: bool = False
     is_live: bool = False
-    """Whether an index ends in zeros, as while the segment is being written."""
+    """Whether an index ends in zeros, as the index of an active segment does."""
     damages: list[Damage] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets `[start, end)` between batches of the segment that no batch holds."""
+    """The gaps `[start, end)` between the segment's batches: offsets that no batch has."""
     last_gap: int = 0
     """The size of the gap in offsets right before the last batch."""
     epochs: list[tuple[int, int, int, int]] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Decides which log file of a partition belongs under which base offset, and which files have only copies.
+"""Decides which base offset belongs to each log file of a partition, and which files have only other files' batches.
 
 Reads logs and changes nothing. Each sound batch votes for its file's base offset, and the file's name is one more vote.
-A batch's base offset counts as flipped only if a change of one bit makes it the offset that the others imply.
-Invariant: one copy of each sound batch is kept.
+A base offset counts as flipped only if changing one bit makes it the offset that the other batches imply. Invariant:
+one copy of each sound batch is kept.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Places:
     logs: dict[int, str] = field(default_factory=dict)
     """Names of the files that are kept, by their right base offsets."""
     redundant: list[str] = field(default_factory=list)
-    """Names of files to remove: another file has their batches or their name, or their offsets cannot be known."""
+    """Files to remove: another file has the same batches or gets the same base offset, or the offsets are unknown."""
     flipped: dict[str, int] = field(default_factory=dict)
     """By file name: the right base offset of the file's only batch, in which a bit was flipped."""
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By file name: positions of batches that another file has, and the name of that file."""
+    """By file name: the positions of batches that another file has, too, each with the name of that file."""
     lost_bytes: int = 0
     """The number of bytes in redundant files that no other file has."""
 
@@ -121,7 +121,7 @@ class _File:
 
 
 def find_places(directory: str, logs: dict[int, str], orphans: Iterable[int], known_end: int) -> Places:
-    """Decide about `logs`, file names by base offset. Raises `StorageError` if one cannot be read.
+    """Decide about `logs`, file names by base offset. Raises `StorageError` if a log cannot be read.
 
     `orphans` are base offsets of indexes without a log; `known_end` is the log end offset according to other files.
     """
@@ -170,7 +170,7 @@ def _read(path: str, base: int) -> _File:
 def _settle(files: list[_File], bounds: set[int], blank: set[int], known_end: int, places: Places) -> list[_File]:
     """Decide about the files whose batches and name disagree; return all files that may be kept.
 
-    `bounds` are base offsets in names of other files, `blank` those of logs without a sound batch.
+    `bounds` are base offsets known from file names; `blank` are those of logs without a sound batch.
     """
     flipped: set[_Key] = set()
     settled = [file for file in files if file.is_sure]
@@ -211,10 +211,11 @@ def _settle(files: list[_File], bounds: set[int], blank: set[int], known_end: in
 
 
 def _is_flipped(file: _File, others: Sequence[_File], bounds: set[int], blank: set[int], known_end: int) -> bool | None:
-    """Return whether a file whose only batch differs in one bit from the name's offset belongs under its name.
+    """Return whether the name of a file is right although the offset of its only batch differs from it in one bit.
 
-    It does if more borders of other files fit the name's offset than the batch's; `bounds` are those from names. It is
-    not known (None) if equally many fit and a file without a sound batch has the batch's offset as its name.
+    The name is right if more starts and ends of other files adjoin the file at the name's offset than at the batch's.
+    `bounds` are starts known from file names. Returns None (not known) if both fit equally often and the batch's offset
+    is in `blank`, the names of files without a sound batch.
     """
     if file.end > known_end or _overlapping(file, [other for other in others if other.is_sure]):
         return True
@@ -247,9 +248,10 @@ def _without_copies(files: list[_File], places: Places) -> list[_File]:
 
 
 def _name(files: Sequence[_File], known: set[int], places: Places) -> None:
-    """Give each file the base offset of its first batch; it keeps its name if only a missing batch lies between.
+    """Give each file the base offset of its first batch, or leave its name if batches are missing at its start.
 
-    `known` are the base offsets in names of logs and indexes.
+    Batches are missing if the name is at or above the end of the file before and below the first batch, and no other
+    file or name says otherwise. `known` are the base offsets in names of logs and indexes.
     """
     ordered = sorted(files, key=lambda file: (file.is_lost, file.own, -len(file.rows), file.own != file.named))
     owns = {file.own for file in files if not file.is_lost}

@@ -1,8 +1,8 @@
 """Checks files that a writer may be changing, and repeats the check before a fault is reported.
 
-If no process uses the directory and nothing changed during a check, one check is enough. Otherwise the writer may have
-been between two steps, or the check may have read one file before a step and another after it. Then only a fault that
-several checks in a row find is reported. Invariant: a real fault is always reported.
+If no process uses the directory and nothing changed during a check, one check is enough. Otherwise only a fault that
+several checks in a row find is reported: a writer may have been between two steps, or a check may have read one file
+before a step and another after it. Invariant: a real fault is always reported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def look(
 def sight(directory: str, root: str) -> object:
     """Return a value that differs after each change of `directory` or of the checkpoint files in its root.
 
-    It has names, sizes and times. Other entries of the root are ignored, since this is called for each partition.
+    The value has the names, sizes and times of files. Other entries of the root are ignored, since this is called for
+    each partition.
     """
     state: list[object] = []
     try:

@@ -72,7 +72,7 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         limit = max(limit, overlaps.limits.get(base, limit))
         copies = {at: f"the segments from {next} on hold" for at, next in overlaps.copies.get(base, {}).items()}
         copies |= {at: f"{name} holds" for at, name in places.copies.get(logs[base], {}).items()}
-        # If opening completes the swap of several segments, it deletes the segments between them.
+        # After a crash during the swaps, opening deletes segments between the new ones: these must be rewritten, too.
         is_moved = bool(moved) and moved[0] <= base <= moved[-1]
         batches = _plan_segment(
             plan, path, base, limit, marks, bool(errors), copies, places.flipped.get(logs[base]),
@@ -167,7 +167,7 @@ def _batch(fd: int, row: Any) -> Batch:
     batch = Batch(int(row["position"]), int(row["size"]), int(row["base_offset"]), span, int(row["count"]),
                    int(row["leader_epoch"]), int(row["magic"]), int(row["max_timestamp"]))  # fmt: skip
     if row["faults"] & _FATAL == _verify.Fault.DELTA:
-        # The CRC does not cover the base offset: if only that is impossible, the rest of the batch is sound.
+        # The CRC does not cover the base offset. If no other field is impossible, the rest of the batch is sound.
         data = fs.pread(fd, header.HEADER_BYTES, batch.position)
         is_whole = batch.magic == 2 and len(data) == header.HEADER_BYTES
         if is_whole and (delta := header.LAST_OFFSET_DELTA.of(data)) >= 0:
@@ -179,7 +179,7 @@ def _batch(fd: int, row: Any) -> Batch:
 
 
 def _with_restored(fd: int, batches: list[Batch], damages: list[Damage], segment: SegmentPlan) -> list[Batch]:
-    """Restore batches of which only the length or magic is wrong: the CRC covers the rest, and matches."""
+    """Restore batches in which only the length or the magic is wrong: the CRC, which covers the rest, matches."""
     restored = list(batches)
     for damage in list(damages):
         size = damage.end - damage.position
@@ -296,8 +296,8 @@ def _plan_offsets(
 def _known_end(directory: str, marks: Marks, end: int, *, is_trimmed: bool) -> int:
     """Return the greatest end of the log that a mark or a snapshot shows.
 
-    After a close, which trims the indexes, a recovery point at the end shows that the log ended there. A snapshot
-    beyond it is then from a truncation inside a batch (SEMANTICS 11.4).
+    If the log was closed (its indexes are trimmed, or there is a clean-shutdown marker) and the recovery point is
+    `end`, the log ended there. A snapshot beyond `end` is then from a truncation inside a batch (SEMANTICS 11.4).
     """
     if marks.recovery_point == end and (is_trimmed or marks.has_marker):
         return end

@@ -17,7 +17,7 @@ __all__ = ["Plan", "SegmentPlan"]
 class SegmentPlan:
     """One log file to be rewritten: the ranges of bytes that are kept, and the bytes in them that are overwritten.
 
-    A file that only gets another name has no such changes.
+    A file that only gets another name keeps all its bytes.
     """
 
     base_offset: int
@@ -58,12 +58,12 @@ class Plan:
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Offsets `[start, end)` that no batch will have, and whose records are lost."""
     marks: list[tuple[str, int | None]] = field(default_factory=list)
-    """Checkpoint file, and the partition's new line in it; None removes the line."""
+    """Checkpoint files, each with the partition's new offset in it; None removes the partition's line."""
     epochs: list[tuple[int, int]] | None = None
     topic_id: uuid.UUID | None = None
     """The id to write into `partition.metadata`."""
     aborted: list[tuple[int, list[AbortedTxn]]] = field(default_factory=list)
-    """Base offsets of segments whose transaction index is rewritten, with its entries."""
+    """Base offsets of segments whose transaction index is rewritten, each with the new entries."""
     kept_batches: int = 0
     kept_records: int = 0
     kept_bytes: int = 0

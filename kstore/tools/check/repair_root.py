@@ -60,7 +60,7 @@ class RootPlan:
 def plan_root(root: str, roots: Sequence[str] = ()) -> RootPlan:
     """Return a plan that repairs the files of a data directory; change nothing.
 
-    `roots` are all known directories of the store, since another one may have a sound copy.
+    `roots` are all known directories of the store, since another directory may have a sound copy.
     """
     plan = RootPlan(root)
     others = [other for other in roots if os.path.realpath(other) != os.path.realpath(root)]
@@ -159,7 +159,7 @@ def _plan_topics(plan: RootPlan, others: Sequence[str]) -> None:
 
 
 def _topic_ids(roots: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
-    """Return each topic of the directories with its id, if a partition has it, and its number of partitions.
+    """Return the directories' topics, each with its id (None if no partition has it) and its number of partitions.
 
     Internal topics get at least the configured number of partitions, since only partitions in use have directories.
     """
@@ -184,7 +184,7 @@ def _settle_topics(
 ) -> tuple[dict[str, topic_files.TopicRecord], dict[str, topic_files.TopicRecord]]:
     """Return the records that are kept, and new ones for topics whose settings are lost or may be lost.
 
-    A topic that has only directories may never have had settings; that cannot be known.
+    A topic with directories but no record may never have had settings; the disk does not show this.
     """
     kept: dict[str, topic_files.TopicRecord] = {}
     lost: dict[str, topic_files.TopicRecord] = {}

@@ -62,10 +62,10 @@ class Batch:
 
 
 def settle_copies(fd: int, batches: list[Batch], base: int, limit: int) -> None:
-    """Cut batches that are out of order and exist in order elsewhere: a block was written to a wrong place.
+    """Cut batches that are out of order if a copy is in order elsewhere: a block was written to a wrong place.
 
-    A batch of equal records to which a flip gave the other's offset looks the same. It is kept if exactly its offsets
-    are missing between its neighbours and a flip of one bit restores them.
+    Two batches with equal records look like copies if a flip gave one of them the other's offset. Such a batch is kept
+    if exactly its offsets are missing between its neighbours and a flip of one bit restores them.
     """
     misplaced = {batch.position for batch, _ in _misplaced(batches, base, limit)}
     usable = [batch for batch in batches if not batch.why_not]
@@ -136,7 +136,7 @@ def _misplaced(batches: list[Batch], base: int, limit: int) -> list[tuple[Batch,
 
 
 def _misplaced_runs(batches: list[Batch], base: int, limit: int) -> list[tuple[Batch, str]]:
-    """Return the misplaced batches that continue each other's offsets: no flip of a bit has moved those."""
+    """Return the misplaced batches that continue each other's offsets: a flipped bit cannot have moved such batches."""
     found = _misplaced(batches, base, limit)
     spans = [(batch.base, batch.next) for batch, _ in found]
     starts, ends = {start for start, _ in spans}, {end for _, end in spans}
@@ -182,9 +182,9 @@ def _put_in_order(
 def _offset_told(batch: Batch, low: int, high: int, *, is_end: bool) -> int | None:
     """Return the offset in `[low, high]` that a batch must have had; None if that cannot be known.
 
-    It is known if a flip of one bit gives only one such offset, or if the batch's neighbours in the file leave only one
-    offset. The neighbours do not count for the last batch, which may be an old one that was written twice, nor for a
-    batch that is alone in its file.
+    It is known if flipping one bit of the batch's offset leads to only one offset in this range, or if the batch's
+    neighbours in the file leave only one offset. The neighbours do not count for the last batch, which may be an old
+    one that was written twice, nor for a batch that is alone in its file.
     """
     near = [at for bit in range(64) if low <= (at := (batch.base % (1 << 64)) ^ (1 << bit)) <= high]
     if len(near) == 1:
@@ -214,9 +214,10 @@ def patch(position: int, field: header.Field, value: int, why: str) -> tuple[int
 
 
 def longest_chain(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the indexes of a longest chain of batches that each start at or above the end of the one before.
+    """Return the indexes of a longest chain of batches: each starts at or above the end of the batch before it.
 
-    `spans` are the batches' offsets `[start, end)`. Of several chains, one that ends at the lowest offset is returned.
+    `spans` are the batches' offsets `[start, end)`. Of several such chains, one that ends at the lowest offset is
+    returned.
     """
     if all(one[1] <= other[0] for one, other in pairwise(spans)):
         return list(range(len(spans)))

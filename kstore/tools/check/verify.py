@@ -172,7 +172,7 @@ def verify(
         nonlocal is_stopping
         is_stopping = True
 
-    # After Ctrl-C a thread must not read the rest of terabytes first.
+    # After Ctrl-C the threads must stop soon, even if terabytes are left to read.
     parts = with_helpers(check, [range(len(checked))], threads, "kstore-verify", patience_s=PATIENCE_S, on_leaving=stop)
     for _, part in sorted(parts, key=itemgetter(0)):
         report.take(part)
@@ -223,7 +223,7 @@ def _check_once(target: Target, deep: bool, progress: Progress | None) -> _Part:
 
 
 def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress | None) -> None:
-    """Check one file, an index together with its log."""
+    """Check one file; check an index together with its log."""
     findings = report.findings
     report.size_bytes = fs.stat(path).st_size
     directory, name = os.path.split(os.path.abspath(path))
