@@ -47,7 +47,7 @@ cdef class Entries:
     cdef bint _dirty
     cdef bint _touched                # the bytes were read
     cdef public bint has_unsound
-    """Whether an invalid entry follows the copied ones, in a file that is only read."""
+    """Whether an invalid entry follows the copied entries of a read-only file."""
     cdef uint32_t *_proofs            # one for each slot of a time index, see `prove`
     cdef int64_t _proofs_room
 

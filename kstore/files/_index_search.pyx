@@ -2,8 +2,8 @@
 """Searches in index entries as they lie on disk: big-endian, 8 bytes (offset index) or 12 (time index), no header.
 
 A search converts and copies nothing. It ends after at most 100 steps whatever the bytes are, and an entry that it finds
-has a key at or below the target. `index_file` opens the files; a class here holds a buffer, or calls its `_attach` for
-one. Invariant: no search starts before the buffer has all entries in use (`_ready`).
+has a key at or below the target. `index_file` opens the files; a class here has a buffer, or calls its `_attach` to get
+a buffer. Invariant: no search starts before the buffer has all entries in use (`_ready`).
 """
 
 cimport cython
@@ -58,7 +58,7 @@ cdef enum:
     AROUND = 6           # cache lines on each side of a guess: keys that rise by chance are seldom further off
 
 cdef inline int64_t floor_slot(const uint8_t *p, int64_t n, Py_ssize_t stride, bint wide, int64_t key) noexcept nogil:
-    """Halve while caches hold the probes, which are the same few in most searches; then guess, step and halve the rest.
+    """Find the slot: halve first, since caches hold these few probes of most searches; then guess, step and halve.
 
     Even if the keys are not in order, the search ends just as soon, and finds a slot with a key at or below `key`.
     """
@@ -120,7 +120,7 @@ cdef inline void guess(
 
 
 cdef inline int64_t relative(int64_t offset, int64_t base_offset) noexcept nogil:
-    """Return the key of an offset: below all keys if it is below the base offset, and at most 2^31 - 1."""
+    """Return the key of an offset: at most 2^31 - 1, and below all keys if the offset is below the base offset."""
     cdef uint64_t distance
     if offset < base_offset:
         return INT64_MIN
@@ -171,7 +171,7 @@ cdef class Entries:
     def entries(self) -> int:
         """The number of entries in use.
 
-        A writer with its own descriptor may set it after it has written the bytes, to at most `max_entries`.
+        A writer with its own descriptor may set the number, to at most `max_entries`, after it has written the bytes.
         Bytes after the entries in use are never read.
         """
         if self.count < 0:
@@ -215,7 +215,7 @@ cdef class Entries:
         return 0
 
     cdef int _look_at_file(self) except -1:
-        """Drop the map of a file that another program has cut: reading it raises SIGBUS. `_attach` then fails."""
+        """If another program has cut the file, drop its map: reading the map raises SIGBUS. `_attach` then fails."""
         cdef Map mapped = self._map
         cdef bint is_cut
         try:
@@ -235,7 +235,7 @@ cdef class Entries:
         return self.room >= 0
 
     cpdef _set_size(self, int64_t entries, int64_t room):  # type: None
-        """Set the numbers of entries in use and of those that fit; the caller first drops a buffer that lacks some."""
+        """Set how many entries are in use and how many fit; the caller first drops a buffer that lacks some of them."""
         if entries < 0 or room < entries:
             raise ValueError(f"{entries} entries in an index that has room for {room}")
         self.count = entries
@@ -319,7 +319,7 @@ cdef class Entries:
 
     @property
     def last(self) -> tuple[int, int]:
-        """The last entry; if there is none, the result of a lookup that finds none."""
+        """The last entry; if there is none, what `lookup` returns if it finds none."""
         self._ready()
         return self._at(self.count - 1)
 

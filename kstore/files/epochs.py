@@ -35,8 +35,8 @@ class LeaderEpochCache:
     """The leader epochs of one log, in memory and in their file.
 
     `assign` writes the file before it returns. A truncation changes the memory immediately and leaves the file to
-    `flush`, since a stale file only has too many entries, which loading removes (SEMANTICS 8.13).
-    One thread at a time may change it. Any number may read it; they see the entries before or after a change.
+    `flush`, since a stale file only has too many entries, which loading removes (SEMANTICS 8.13). One thread at a time
+    may change it. Any number of threads may read it; they see the entries before or after a change.
     """
 
     def __init__(self, path: str | os.PathLike[str], entries: Iterable[tuple[int, int]] = ()) -> None:

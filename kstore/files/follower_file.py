@@ -48,7 +48,7 @@ class FollowerRole(NamedTuple):
 
 
 def read_role(root: Path) -> FollowerRole | None:
-    """Read a directory's role; None for a leader's. Raises `StorageError` if the file is malformed."""
+    """Read a directory's role; None for a leader's directory. Raises `StorageError` if the file is malformed."""
     path = _path(root)
     fields = json_file.read(path, MAX_BYTES, _VERSION)
     if fields is None:

@@ -32,8 +32,8 @@ class IndexFile(Entries):
     The constructor does no I/O. The first use opens the file and treats all of it as entries (SEMANTICS 3.4). A missing
     file is a `StorageError`, except for `grow`, `create_empty` and `replace`, which create it.
 
-    With `writable=False` the file is another process's. Nothing is mapped or written. The valid entries (FORMAT 7.5)
-    are copied to memory when they are first needed, and `refresh` adds new ones; a missing file has no entries.
+    With `writable=False` the file belongs to another process. Nothing is mapped or written. The valid entries (FORMAT
+    7.5) are copied to memory when they are first needed, and `refresh` adds new ones; a missing file has no entries.
 
     A writer that calls `pwrite` itself uses `fd` and `max_entries`. It writes the entry at `entries * entry_bytes` and
     then sets `entries`, so that `flush` knows of the write. `fd` is valid until `trim`, `truncate_to`, `replace`,
@@ -320,7 +320,7 @@ class IndexFile(Entries):
     def looks_trimmed(self, log_bytes: int) -> bool:
         """Return whether the file has only valid entries for a log of `log_bytes`, as after a clean close.
 
-        Reads every entry, unless the last two are the zeros of a file at full size. False for a missing file.
+        Reads every entry, unless the last two are the zeros of a file at full size. Returns False for a missing file.
         """
         try:
             if self._ends_as_at_full_size():
@@ -383,7 +383,7 @@ class IndexFile(Entries):
             return self.refresh()
 
     def _copy_from(self, fd: int, copied: int) -> bool:
-        """Copy the entries after the first `copied` ones; return False if the last one of these has changed."""
+        """Copy the entries after the first `copied` ones; return False if the last of these has changed."""
         size = self.entry_bytes
         last = self._copy[(copied - 1) * size : copied * size] if copied else b""
         pieces: list[bytes] = []
@@ -498,7 +498,7 @@ class TimeIndex(TimeEntries, IndexFile):
     def maybe_append(self, timestamp: int, offset: int, *, force: bool = False) -> bool:
         """Add an entry if `timestamp` is above the last one; return whether it was added (SEMANTICS 3.8).
 
-        The closing entry of a roll is added with `force`: it takes the reserved slot, and if that is taken the file
+        The closing entry of a roll is added with `force`: it uses the reserved slot, and if that is in use, the file
         grows. Raises `ValueError` if the index is full, if `timestamp` or `offset` is below the last entry's, or if
         `offset` is out of range, and `StorageError`. After an error nothing was added.
         """

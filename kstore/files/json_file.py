@@ -24,7 +24,7 @@ MAX_TEXT = 1000
 def read(path: str, most_bytes: int, version: int) -> Fields | None:
     """Return the object in a file without its `version`, which must be the given one; None if there is no file.
 
-    Raises `StorageError` if the file is larger than `most_bytes`, is no such object, or has another version.
+    Raises `StorageError` if the file is larger than `most_bytes`, has no JSON object, or has another version.
     """
     try:
         data = fs.read_file(path, most_bytes=most_bytes)

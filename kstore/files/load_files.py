@@ -1,9 +1,9 @@
 """A root's files about bulk loads: the record of a pending load, and the list of finished ones.
 
-`kstore-commit.json` exists only from the commit of a load until it is wholly in the logs. `kstore-loads.json` has the
-last version of each application and the newest loads without an application. A broker ignores both. Invariant: only the
-record in a load's primary root commits it; that record says so itself, so the root may be moved. The copies in other
-roots only keep writers out.
+`kstore-commit.json` exists only from the commit of a load until the load is wholly in the logs. `kstore-loads.json` has
+the last version of each application and the newest loads without an application. A broker ignores both. Invariant: only
+the record in a load's primary root commits the load; the record itself says that it does, so the root may be moved. The
+copies in other roots only keep writers out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class CommitRecord:
     """The record of a committed load: one of `shares` for each partition, and the `directories` of the staged files.
 
     `load` is the name of the load, "" if nothing was staged. `primary` is the root whose record commits the load. In a
-    record that was read, `decides` says whether it is that record, and `root` is its root's path when it was written.
+    record that was read, `decides` says whether it is the primary root's record, and `root` is the path that its root
+    had when it was written.
     """
 
     load: str
@@ -251,7 +252,7 @@ def find_pending(roots: Sequence[str], areas: Sequence[str]) -> CommitRecord | N
 
 
 def _confined(record: CommitRecord, path: str, roots: Sequence[str], areas: Sequence[str]) -> CommitRecord:
-    """Return the record with only those of its roots that are in `roots`; refuse one with paths outside of them."""
+    """Return the record without roots that are not in `roots`; refuse paths that are not in these or in `areas`."""
     if record.primary not in roots:
         raise json_file.malformed(path, f"primary is {_shown(record.primary)}, which is not opened with this root")
 

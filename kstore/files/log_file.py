@@ -67,8 +67,8 @@ class LogFile:
 
         A view is valid until the next piece is requested. A batch that is larger than a piece is a piece by itself. If
         `buffer` is given it is used instead of a new one of `piece_bytes`. With `first_bytes` the first piece has that
-        size, and each later one is four times as large, up to `piece_bytes`, so that reading a single record reads
-        little more. Raises `CorruptRecordError` if the bytes before `end` are not whole batches.
+        size, and each later piece is four times as large as the one before, up to `piece_bytes`, so that reading a
+        single record reads little more. Raises `CorruptRecordError` if the bytes before `end` are not whole batches.
         """
         if buffer is None:
             buffer = bytearray(min(first_bytes or piece_bytes, max(end - position, 0)))

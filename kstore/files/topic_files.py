@@ -39,7 +39,7 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
 State: TypeAlias = Literal["live", "creating", "deleting"]
 
 MAX_PARTITIONS = 100_000
-"""The most partitions of one topic, since each is a directory; also the most of all topics in the state "creating"."""
+"""The most partitions of a topic, since each is a directory; also of all topics in state "creating" together."""
 MAX_GENERATION = 2**62
 
 _VERSION = 1
@@ -109,9 +109,10 @@ class TopicTable:
     def write(self, roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
         """Write this table to every root, durably, as a new generation; return the table that was written.
 
-        Each file is replaced as a whole. An error other than a full disk is raised immediately; the next opening may
-        then find the old table or the new one, and the same table may be written again to the other roots. Roots with a
-        full disk are in `behind` of the result; if all are full, `FullDiskError` is raised and nothing has changed.
+        Each file is replaced as a whole. An error other than a full disk is raised immediately, before later roots are
+        written; the next opening may then find the old table or the new one. The caller may write the same table again
+        without the root that failed. Roots with a full disk are in `behind` of the result; if all are full,
+        `FullDiskError` is raised and nothing has changed.
         """
         written = TopicTable(next(self._generations), self.topics, self.extra, (), self._generations)
         data = written._to_bytes()
@@ -186,7 +187,7 @@ def read_topics(roots: Iterable[str | os.PathLike[str]]) -> TopicTable:
 
 
 class MissingPartition(NamedTuple):
-    """A partition without a directory, though its topic exists: the root whose line names it, and the line's offset."""
+    """A partition without a directory, though its topic exists. A checkpoint file in `root` names it with `offset`."""
 
     topic: str
     partition: int
@@ -199,13 +200,14 @@ def missing_partitions(
 ) -> list[MissingPartition]:
     """Return the partitions that a checkpoint file of the roots names but that are not `present`, sorted.
 
-    A topic's record says how many partitions it has. For a topic without a record that is `here`, only recovery point
-    and log start lines count, since these are removed when a partition is deleted or moved away (SEMANTICS 13.8).
+    A topic's record says how many partitions it has. `here` has the topics with a directory. If such a topic has no
+    record, only the lines of recovery points and log starts count: they are removed when a partition is deleted or
+    moved away (SEMANTICS 13.8). Other topics have no missing partitions.
     """
     missing = []
     lasting: Container[checkpoint.Partition] | None = None
     for (topic, number), (root, offset) in sorted(checkpoint.find_marks(roots).items()):
-        if (topic, number) in present or not 0 <= number < MAX_PARTITIONS:  # a damaged line may name any
+        if (topic, number) in present or not 0 <= number < MAX_PARTITIONS:  # a damaged line may have any number
             continue
         record = records.get(topic)
         if record is not None:
@@ -268,8 +270,8 @@ def _read(path: str) -> TopicTable | None:
 class Salvage:
     """The readable part of a damaged file: the records that still parse.
 
-    If `is_cut`, only the end of the file is missing, and the records are as they were written. Otherwise a byte of a
-    record may have changed, since only the whole file has a checksum. Immutable.
+    If `is_cut`, only the end of the file is missing, and the records are as they were written. Otherwise some byte of a
+    record may have changed undetected: only the whole file has a checksum. Immutable.
     """
 
     topics: Mapping[str, TopicRecord]
@@ -306,7 +308,7 @@ def salvage(root: str | os.PathLike[str]) -> Salvage | None:
 def _parse(content: dict[str, Any], path: str) -> TopicTable:
     """Return the table of a file's content; raise `ValueError` if the content is invalid.
 
-    The checksum is the same in every version, so that damage is distinguished from a later version.
+    The checksum is computed in the same way in every version, so a file of a later version does not look damaged.
     """
     crc = content.pop("crc32", None)
     if crc != (computed := _checksum(content)) or type(crc) is not int:

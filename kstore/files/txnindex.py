@@ -120,7 +120,7 @@ class TxnIndex:
             self.cut(kept)
 
     def cut(self, kept: int) -> None:
-        """Keep the first `kept` entries; if that is 0 the file need not exist."""
+        """Keep the first `kept` entries; if `kept` is 0, the file need not exist."""
         if kept or fs.exists(self.path):
             with fs.closing(fs.open(self.path, write=True)) as fd:
                 fs.truncate(fd, kept * _ENTRY.size)

@@ -73,7 +73,7 @@ class _Index:
         )  # fmt: skip
 
     def slots_of(self, values: Rows, low: int, high: int, side: Literal["left", "right"] = "left") -> Rows:
-        """Return the slots with values in `[low, high)`, or with "right" in `[low, high]`, by rising values."""
+        """Return the slots whose values are in `[low, high)` (with side "right": `[low, high]`), sorted by value."""
         if not len(self.order):
             self.order = numpy.argsort(values, kind="stable")
             self.sorted = values[self.order]
@@ -163,7 +163,7 @@ class TimeIndexCheck(_Index):
         self.has_zero_entry = False
         self.last_offset = base_offset - 1
         self.inside: list[tuple[int, int, int]] = []  # slot, position, size
-        self.exact: list[tuple[int, int, int]] = []  # the same, for the first few batches of several records
+        self.exact: list[tuple[int, int, int]] = []  # the same, for the first few batches with two or more records
 
     def compare(self, rows: Rows) -> None:
         """Compare the entries whose offsets are in these batches."""

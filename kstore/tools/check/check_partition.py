@@ -1,4 +1,4 @@
-"""Checks a partition's directory: its segments, and whether marks, epochs, snapshots and names agree with them.
+"""Checks a partition's directory: its segments, and whether checkpoints, epochs, snapshots and names agree with them.
 
 `check_segment` checks a segment's own files, `check_producers` snapshots and transaction indexes. Invariant: files that
 kstore or Kafka left in order are never reported as errors.

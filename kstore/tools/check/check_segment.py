@@ -34,7 +34,7 @@ __all__ = ["check_segment", "read_rows", "walk_log"]
 ROW = numpy.dtype(_verify.ROW)
 _CODECS = 0x07
 _MOST_STRETCHES = 64
-"""If there are twice as many stretches, this many are merged, since a chain compares each with all before it."""
+"""The number of stretches to merge when there are twice as many: a chain compares each with all before it."""
 _ROWS_AT_ONCE = 16384
 _FAULTS = (
     (_verify.Fault.COUNT, "FORMAT 2.4", "the number of records is negative or more than its offsets leave room for"),

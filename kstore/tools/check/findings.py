@@ -84,7 +84,7 @@ class Findings(list[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes `[position, end)` of a log file that are no sound batches; `end` is the file's end if none follows.
+    """Bytes `[position, end)` of a log file that are no sound batches; `end` is the file's end if no batch follows.
 
     `stop` is the reason in the words of `_verify.walk`. `next_offset` is one past the last offset before the bytes.
     Immutable.

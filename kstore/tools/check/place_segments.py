@@ -59,7 +59,7 @@ class _File:
     """The batches' base offsets before any bit was flipped."""
     is_sure: bool = False
     is_lost: bool = False
-    """Whether its batches contradict other files: it keeps its name if no other file belongs there."""
+    """Whether its batches' offsets contradict other files. It keeps its name unless another file gets that name."""
     own: int = 0
     """The offset at which the file starts according to its batches."""
     end: int = 0
@@ -80,7 +80,7 @@ class _File:
         return begins
 
     def without_flips(self, begin: int) -> NDArray[numpy.int64]:
-        """Return the batches' base offsets for a file that starts at `begin`, after correcting those one bit off."""
+        """Return the base offsets if the file starts at `begin`; each offset that is wrong in one bit is corrected."""
         begins = self.begins
         firsts = self.firsts.copy()
         wanted = firsts[: len(begins)] - begins + begin
@@ -237,7 +237,7 @@ def _all_keys(files: Iterable[_File], file: _File) -> set[_Key]:
 
 
 def _without_copies(files: list[_File], places: Places) -> list[_File]:
-    """Drop the files whose batches are all in others; if either of two can be dropped, keep the rightly named one."""
+    """Drop each file whose batches are all in other files; of two equal files, keep the one with the right name."""
     left = sorted(files, key=lambda file: (file.own, file.name))
     for file in sorted(left, key=lambda file: (not file.is_flipped, file.own == file.named, len(file.rows))):
         over = _overlapping(file, left)
@@ -269,7 +269,7 @@ def _name(files: Sequence[_File], known: set[int], places: Places) -> None:
 
 
 def _place_rest(file: _File, other: _File, places: Places) -> None:
-    """Decide about a `file` with the base offset of `other`: only its batches after the end of `other` are kept."""
+    """Decide about a file with the base offset of `other`: keep only its batches after the end of `other`."""
     held = set(other.keys(file.own, file.end).values())
     keys = file.keys(file.own, file.end)
     lacking = {position: key for position, key in keys.items() if key not in held}

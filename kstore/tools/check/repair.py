@@ -107,7 +107,7 @@ def _plan_names(plan: Plan, files: dict[str, names.FileName], logs: dict[int, st
 
 
 def _plan_places(plan: Plan, files: dict[str, names.FileName], logs: dict[int, str], marks: Marks) -> Places:
-    """Find the logs' right names, and the logs that have only copies."""
+    """Find the right name of each log; plan to remove logs whose batches other logs have, or whose place is unknown."""
     kinds = (names.OFFSET_INDEX, names.TIME_INDEX)
     orphans = {file.offset for file in files.values() if file.kind in kinds and not file.state} - set(logs)
     places = find_places(plan.path, logs, orphans, _known_end(plan.path, marks, 0, is_trimmed=False))
@@ -346,8 +346,9 @@ def _plan_epochs(plan: Plan, kept: list[list[Batch]], wrong: set[str]) -> None:
 def _known_topic_id(directory: str) -> uuid.UUID | None:
     """Return the topic id that another partition in the root has; None if it is not known.
 
-    If the partition's own file is blank and all others are blank or missing, the id is that of the file of topics,
-    which a store then uses, too. Not so for a malformed file, which may have had another id than that record.
+    If the partition's own file is blank and all others are blank or missing, the id is that in the file of topics,
+    which a store then uses, too. If all existing files are malformed, the result is None: they may have had another id
+    than the file of topics.
     """
     root = os.path.dirname(os.path.abspath(directory))
     try:

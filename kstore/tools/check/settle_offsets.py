@@ -91,7 +91,7 @@ def _header(fd: int, batch: Batch) -> bytes:
 def settle_offsets(
     batches: list[Batch], base: int, limit: int, marks: Marks, segment: SegmentPlan, *, is_last: bool
 ) -> None:
-    """Put offsets in order with the fewest cut batches: with no, some or all misplaced batches cut beforehand."""
+    """Put offsets in order with the fewest cut batches; try it with no, some or all misplaced batches cut before."""
     best: tuple[list[Batch], list[tuple[int, bytes, str]]] | None = None
     fewest = len(batches) + 1
     for choose in (_none_misplaced, _misplaced_runs, _misplaced):
@@ -250,9 +250,9 @@ class Overlaps:
     redundant: set[int] = field(default_factory=set)
     """Base offsets of segments to remove: they are empty, or the segment before them has all their batches."""
     copies: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By base offset: positions of batches that later segments have, too, and the base offset of the next segment."""
+    """By base offset: positions of batches that later segments have, too, each with the next segment's base offset."""
     limits: dict[int, int] = field(default_factory=dict)
-    """By base offset: the end of a segment that overlaps the next one with other batches. Neither is cut."""
+    """The end of each segment that overlaps the next one but has different batches, by base offset; neither is cut."""
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ cdef inline uint8_t *put_flag(uint8_t *out, bint flag) noexcept nogil:
 
 
 cdef inline int32_t sequence_at(int32_t base, int32_t delta) noexcept nogil:
-    """Return the sequence `delta` records after `base`, which wraps from 2^31 - 1 to 0; -1 if `base` is none."""
+    """Return the sequence number `delta` records after `base`, wrapped from 2^31 - 1 to 0; -1 if there is none."""
     if base == -1:
         return -1
     if base > <int32_t> (<uint32_t> 0x7fffffff - <uint32_t> delta):
@@ -73,10 +73,10 @@ cdef inline int32_t sequence_at(int32_t base, int32_t delta) noexcept nogil:
 cdef class LogText:
     """Prints the batches of one `.log` file as text, and passes the text to `write` piece by piece.
 
-    `deep` prints record lines, `contents` prints keys and values in them, `metadata` the part of the line before those.
-    `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a record's key
-    and value, all as bytes; without `decode` they are text already. `gaps` maps the offset before each gap to the one
-    after it. After an error, `flush` writes the text printed before it.
+    `deep` prints record lines, `contents` the keys and values in them, `metadata` the part of such a line before the
+    key. `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a
+    record's key and value, all as bytes; without `decode`, keys and values are text already. `gaps` maps the offset
+    before each gap to the offset after it. After an error, `flush` writes the text printed before it.
 
     With `tolerant` the walk stops at bytes that are no sound v2 batch instead of printing them or raising, and `gaps`
     is empty; `print_batch` can still print them as a batch. An error is then about the records of the batch at
@@ -271,7 +271,7 @@ cdef class LogText:
         return 0
 
     cdef int _rise(self, int64_t base_offset, int64_t last_offset) except -1:
-        """Record a batch's offsets, which should be above those before it."""
+        """Record a batch's offsets, which should be above the offsets before the batch."""
         if base_offset <= self.last_offset or last_offset < base_offset:
             self.disorder.append((self.position, base_offset, last_offset, self.last_offset))
         self.last_offset = max(last_offset, -1)

@@ -24,10 +24,10 @@ _BAD_CRC = "the CRC of the batch does not hold"
 
 
 class LogWalk:
-    """Prints the batches of one log file.
+    """Prints the batches in `stretch`, a part of one log file.
 
-    With `report`, damage is reported and skipped. Without it, `stretch` is a whole file, an error of a batch is raised,
-    and the walk ends at the end of the batches. Not thread-safe.
+    With `report`, damage is reported and skipped. Without it, `stretch` is the whole file, an error in a batch is
+    raised, and the walk ends at the end of the batches. Not thread-safe.
     """
 
     def __init__(

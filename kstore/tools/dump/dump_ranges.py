@@ -38,7 +38,7 @@ Report = Callable[[str, int | None, str], object]
 class Span:
     """A range of offsets, of times or of both; None is no bound. Immutable.
 
-    A time, in milliseconds, means the offset of the first record at or after it, as a search by time finds it.
+    A time (milliseconds) means the offset that a search by time finds: that of the first record at or after the time.
     """
 
     from_offset: int | None = None
@@ -65,7 +65,7 @@ class SegmentFiles:
 
 
 class PartitionFiles(NamedTuple):
-    """The segments of a partition's directory, and the paths that are named like their files but are no files."""
+    """The segments of a partition's directory, and the paths that have names of segment files but are no files."""
 
     segments: list[SegmentFiles]
     others: list[str]
@@ -141,7 +141,7 @@ def stretches(segments: Sequence[SegmentFiles], span: Span, report: Report) -> I
 def follow(
     fd: int, position: int, end: int, files: SegmentFiles, next_offset: int, path: str, *, legacy: bool = False
 ) -> int:
-    """Return the position of a sound batch at or after `position`, -1 if none; prefer one from `next_offset` on."""
+    """Return the position of a sound batch at or after `position`, -1 if none; prefer offsets from `next_offset` on."""
     base_offset, limit_offset = files.base_offset, files.limit_offset
     if base_offset < next_offset < limit_offset:
         next_position = _verify.find_next(fd, position, end, next_offset, limit_offset, legacy=legacy, path=path)

@@ -46,7 +46,7 @@ _Damage: TypeAlias = tuple[str, int | None, str]
 
 
 class Source(NamedTuple):
-    """A partition or a single file to dump; `topic` is that of the directory's name, if it has one.
+    """A partition or a single file to dump; `topic` is the topic in the directory's name, if any.
 
     `directory` is the partition's, None for a single file. `others` are paths that should be files but are not.
     """
@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 
 class _Nowhere(io.BytesIO):
-    """Discards text, which was printed before."""
+    """Discards text that was printed before."""
 
     def write(self, _: object) -> int:
         return 0
@@ -232,7 +232,7 @@ class FullDump:
             fs.close(fd)
 
     def _decoder(self, topic: str | None) -> Decode | None:
-        """Return the decoder of the options, or that of an internal topic if its directory is dumped."""
+        """Return the decoder that the options name, or an internal topic's decoder if its directory is dumped."""
         return _INTERNAL.get(topic or "") if self._decode is None else self._decode
 
     def reach(self, position: int) -> None:

@@ -1,7 +1,7 @@
 """Prints index files, and compares each entry with the log in the same directory (DUMP 4 and 5).
 
 It reads the same bytes as Kafka's tool in the same order, since the order decides where the tool stops. Unlike that
-tool it never opens a file for writing, creates one or cuts one.
+tool it never opens a file for writing, and never creates or cuts a file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LogWindow(Closing):
         fs.close(self._fd)
 
     def batches(self, position: int, limit: int = MAX_LOG_BYTES) -> Iterator[_Batch]:
-        """Yield the batches from `position` within `limit` bytes; raise `CorruptRecordError` at bytes that are none."""
+        """Yield the batches from `position` within `limit` bytes; raise `CorruptRecordError` at other bytes."""
         if position < 0 or position > self._size or limit < 0:
             raise CorruptRecordError(
                 f"cannot read {limit} bytes: the file has {self._size}", path=self._path, position=position
@@ -106,7 +106,7 @@ class IndexCheck:
 
 @dataclass
 class TimeFindings:
-    """The faults of a time index, in file order: pairs of the indexed value and the one it was compared with."""
+    """The faults of a time index, in file order: pairs of the indexed value and the value compared with it."""
 
     mismatches: list[tuple[int, int]] = field(default_factory=list)
     disorder: list[tuple[int, int]] = field(default_factory=list)
