@@ -255,7 +255,7 @@ cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t
 
 def is_first_with(int fd, int64_t position, int64_t end, int64_t after, int64_t offset, int64_t timestamp, *,
                   least: int, path: StrPath | None = None) -> bool | None:
-    """Return whether the batch with `offset` has this greatest timestamp, and no earlier one above `after` reaches it.
+    """Return whether the batch with `offset` has this greatest timestamp, and no earlier one above `after` does.
 
     Two entries of a time index claim this; the first of them names `after` (SEMANTICS 3.6, 3.10). Returns None if all
     batches end before `offset`. Reads headers from `position` on. Holds the GIL and raises as `find_batch` does.

@@ -30,7 +30,7 @@ Path = str | os.PathLike[str]
 
 
 class FollowerRole(NamedTuple):
-    """What a follower follows: the absolute paths of the leader's directories, and the topics (None: all)."""
+    """The role of a follower: the absolute paths of the leader's directories, and the topics to follow (None: all)."""
 
     source: tuple[str, ...]
     topics: tuple[str, ...] | None

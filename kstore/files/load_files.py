@@ -31,7 +31,7 @@ MAX_COMMIT_BYTES = 64 << 20  # about two hundred thousand staged segments
 MAX_LOADS_BYTES = 32 << 20
 
 MOST_JOBS = 1000
-"""How many loads are remembered by name; the staged files of older ones are long deleted."""
+"""How many loads are remembered by name; the staged files of older loads are long deleted."""
 
 _VERSION = 1
 
@@ -228,8 +228,8 @@ def find_pending(roots: Sequence[str], areas: Sequence[str]) -> CommitRecord | N
     """Return the load that is committed but not finished, with the present paths of its roots; None if there is none.
 
     All paths of the result are in these roots or below `areas` (`staging_areas`), so that a forged record cannot change
-    other files. Copies of a load that was not committed are removed. Raises `StorageError` if a copy exists and the
-    primary root does not, if a root was copied while a load was pending, and if a record names other directories.
+    other files. Copies of a load that was not committed are removed. Raises `StorageError` if a copy's primary root is
+    not in `roots`, if a root was copied while a load was pending, and if a record names other directories.
     """
     records: dict[str, CommitRecord] = {}
     for root in roots:

@@ -1,4 +1,4 @@
-"""The index of aborted transactions of one segment (FORMAT 9): entries without a header; the first creates the file.
+"""The index of a segment's aborted transactions (FORMAT 9): entries without a header; the first entry creates the file.
 
 Invariant: an entry is added before its marker is in the log, so that a reader that sees the marker finds the entry. If
 the marker cannot be written, the entry is removed.

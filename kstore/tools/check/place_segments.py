@@ -71,7 +71,7 @@ class _File:
 
     @property
     def begins(self) -> NDArray[numpy.int64]:
-        """Where the file starts according to each of the batches before any damage, if there is no gap."""
+        """For each batch before the first damage: the file's start offset if no offset before the batch is missing."""
         ends = self.rows["position"] + self.rows["size"]
         starts = numpy.concatenate([[0], ends[:-1]])
         whole = numpy.logical_and.accumulate(self.rows["position"] == starts)

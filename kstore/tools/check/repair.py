@@ -224,7 +224,7 @@ def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPl
 
 
 def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
-    """Plan to restore leader epochs that differ from those of the epoch file and the neighbours, if these agree."""
+    """Plan to correct leader epochs: from the epoch file if the neighbours agree with it, or else from these."""
     path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in checkpoint.read_checkpoint(path, 2)]

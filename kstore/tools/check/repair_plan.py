@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def lost_between(self) -> list[tuple[int, int]]:
-        """The lost offsets below the end, which will have no records; those at the end are given to new records."""
+        """The lost offsets below the log end, which no record will have; new records get lost offsets at the end."""
         return [gap for gap in self.lost if gap[1] <= self.end_offset]
 
     @property

@@ -304,7 +304,7 @@ def find_overlaps(directory: str, logs: dict[int, str]) -> Overlaps:
 
 
 def _is_held(segment: _Segment, before: _Segment, reaching: Rows) -> bool:
-    """Return whether `before` has all batches of `segment`; if that is empty, whether it reaches there by no flip."""
+    """Return whether `before` has all batches of `segment`, or, if that is empty, reaches it without a flipped bit."""
     if len(segment.rows):
         return segment.keys(segment.rows) <= before.keys(reaching)
     return not _may_be_moved(before, reaching, segment.base)

@@ -128,7 +128,7 @@ def dump_index(
     max_message_size: int,
     write: Callable[[str], None],
 ) -> dict[int, int]:
-    """Dump an offset index; return the mismatches: the log's offset by the index's offset.
+    """Dump an offset index; return the mismatches: a map from the index's offset to the log's.
 
     Raises `CorruptIndexError` if the broker's check fails, `CorruptRecordError` if an entry points at no batch.
     """
@@ -183,7 +183,8 @@ def dump_time_index(
 ) -> None:
     """Dump a time index, and add its faults to `findings`.
 
-    Raises `CorruptIndexError` if the broker's check fails, `CorruptRecordError` if the log cannot be read there.
+    Raises `CorruptIndexError` if the broker's check fails, `CorruptRecordError` if the walk from an entry to the log
+    end fails.
     """
     with LogWindow(log_path) as log:
         index = fs.read_file(index_path, follow=True)
@@ -231,7 +232,7 @@ def _check_time_index(path: str, data: bytes, entries: list[tuple[int, int]], ba
 
 
 def _lookup(entries: list[tuple[int, int]], relative: int) -> int:
-    """Return where to start, by the steps of Kafka's search: for entries out of order, others have other results."""
+    """Return where to start, by the same steps as Kafka's search: with entries out of order, others end elsewhere."""
     if not entries:
         return 0
     low, high = max(0, len(entries) - 1 - _WARM_BYTES // OFFSET_ENTRY_BYTES), len(entries) - 1
