@@ -30,13 +30,13 @@ class Entries:
     @property
     def entry_bytes(self) -> int: ...
     has_unsound: bool
-    """Whether an invalid entry follows the copied ones, in a file that is only read."""
+    """Whether an invalid entry follows the copied entries of a read-only file."""
     def __init__(self, base_offset: int) -> None: ...
     @property
     def entries(self) -> int:
         """The number of entries in use.
 
-        A writer with its own descriptor may set it after it has written the bytes, to at most `max_entries`.
+        A writer with its own descriptor may set the number, to at most `max_entries`, after it has written the bytes.
         Bytes after the entries in use are never read.
         """
     @entries.setter
@@ -54,7 +54,7 @@ class Entries:
     def _has_size(self) -> bool:
         """Return whether the counts are known."""
     def _set_size(self, entries: int, room: int) -> None:
-        """Set the numbers of entries in use and of those that fit; the caller first drops a buffer that lacks some."""
+        """Set how many entries are in use and how many fit; the caller first drops a buffer that lacks some of them."""
     def _hold(self, buffer: ReadableBuffer, filled: int = -1) -> None:
         """Search in `buffer` from now on; it has the first `filled` entries, by default as many as fit (`room`).
 
@@ -80,7 +80,7 @@ class Entries:
         """Whether no entry may be added; a time index reserves the slot of a roll's closing entry (SEMANTICS 3.3)."""
     @property
     def last(self) -> tuple[int, int]:
-        """The last entry; if there is none, the result of a lookup that finds none."""
+        """The last entry; if there is none, what `lookup` returns if it finds none."""
     def entry(self, slot: int, /) -> tuple[int, int]:
         """Return the entry in a slot; raise `IndexError` if the slot is not in use."""
     def all_entries(self) -> list[tuple[int, int]]:

@@ -70,7 +70,7 @@ def scan(
     """Check every batch of `[position, end)` and collect what recovery needs (SEMANTICS 8.16), without the GIL.
 
     `base_offset` is the segment's, or the end offset of the batch before `position`. Data was flushed up to the offset
-    `flushed_end`, -1 if that is unknown: the scan stops ("gap") before a gap that ends there or contains it. Collects
+    `flushed_end` (-1: not known); the scan stops ("gap") before a gap that contains this offset or ends at it. Collects
     epochs above `latest_epoch` as (epoch, base offset), and batches with a producer id as `ProducerSpan`s. Memory: one
     window and the collected items. Raises `StorageError` if a read fails; the `ScanResult` describes bad bytes.
     """

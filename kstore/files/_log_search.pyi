@@ -49,7 +49,7 @@ def find_batch(
 
     The search starts at `position`. Returns None if every batch below `end` ends before `offset`. Reads only headers,
     and holds the GIL while they are in the page cache (held.h); checks no CRC. In formats 0 and 1 the base offset is
-    the entry's own offset, which for a wrapper is its last. Raises `CorruptRecordError` at an invalid length or magic.
+    the entry's own offset (a wrapper has its last). Raises `CorruptRecordError` at an invalid length or magic.
 
     `least` is the least base offset that the first batch may have. If it is given, `CorruptRecordError` is also raised
     unless `end` is the end of a batch, every offset is below `most` and the batches' offsets rise.
@@ -67,10 +67,10 @@ def last_offset(
 def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *, path: StrPath | None = None) -> int:
     """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
-    The result is the base offset of the batch at `position` if that batch ends at `offset`, which entries name since
-    4.1, or if a later batch does and no gap lies between (SEMANTICS 3.18). It is -1 if the batch there ends below
-    `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at `base_offset`
-    cannot have such a batch there. Reads only headers, and holds the GIL as `find_batch` does.
+    The result is the base offset of the batch at `position` if that batch ends at `offset`, as in entries since 4.1, or
+    if a later batch ends there and no gap lies between (SEMANTICS 3.18). The result is -1 if the batch at `position`
+    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
+    `base_offset` cannot have the batch at `position`. Reads only headers, and holds the GIL as `find_batch` does.
     """
 
 def is_first_with(
@@ -84,7 +84,7 @@ def is_first_with(
     least: int,
     path: StrPath | None = None,
 ) -> bool | None:
-    """Return whether the batch with `offset` has this greatest timestamp, and no earlier one above `after` reaches it.
+    """Return whether the batch with `offset` has this greatest timestamp, and no earlier one above `after` does.
 
     Two entries of a time index claim this; the first of them names `after` (SEMANTICS 3.6, 3.10). Returns None if all
     batches end before `offset`. Reads headers from `position` on. Holds the GIL and raises as `find_batch` does.
@@ -119,8 +119,8 @@ def find_timestamp(
     reaches it (SEMANTICS 5.4).
 
     Only batches whose maxTimestamp reaches `timestamp` are decoded and have their CRC checked (SEMANTICS 5.5, step 3).
-    With `least`, which is that of `find_batch`, the CRC of the batches before them is checked too, except of those that
-    end below `older_below` and are known to be older. Raises `CorruptRecordError` and `StorageError`.
+    With `least` (as in `find_batch`), the CRCs of the batches before them are checked, too, except batches that end
+    below `older_below`, which are known to be older. Raises `CorruptRecordError` and `StorageError`.
     """
 
 def find_behind(

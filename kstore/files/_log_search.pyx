@@ -159,8 +159,7 @@ def find_batch(int fd, int64_t position, int64_t end, int64_t offset, *, least: 
 
     The search starts at `position`. Returns None if every batch below `end` ends before `offset`. Reads only headers,
     and holds the GIL while they are in the page cache (held.h); checks no CRC. In formats 0 and 1 the base offset is
-    the entry's own offset; for a wrapper, this is its last offset. Raises `CorruptRecordError` at an invalid length or
-    magic.
+    the entry's own offset (a wrapper has its last). Raises `CorruptRecordError` at an invalid length or magic.
 
     `least` is the least base offset that the first batch may have. If it is given, `CorruptRecordError` is also raised
     unless `end` is the end of a batch, every offset is below `most` and the batches' offsets rise.

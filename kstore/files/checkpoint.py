@@ -343,7 +343,7 @@ def _is_blank(data: bytes) -> bool:
 
 
 _MOST_TOLD = 10_000
-_told: set[str] = set()  # blank files that were warned of, since each commit of a position reads them
+_told: set[str] = set()  # blank files already warned of: each commit of a position reads them again
 
 
 def _warn_of_blank(path: str) -> None:

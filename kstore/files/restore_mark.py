@@ -1,7 +1,8 @@
 """The marker of an unfinished restore: `kstore-restore.json` in the directory that a backup is restored into.
 
-It records the backup, the round and the user's choices, so that an interrupted restore continues with the same ones.
-Invariant: while the file exists, the directory holds only a part of a store, and only the restore opens logs in it.
+It records the backup, the backup's round and the user's choices, so that an interrupted restore continues with the same
+ones. Invariant: while the file exists, the directory holds only a part of a store, and only the restore opens logs in
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _finishing: set[str] = set()  # the directories that a restore in this process o
 
 
 class Progress(NamedTuple):
-    """The state of a restore: the backup's id, the round, a digest of the choices, and whether it is complete."""
+    """The state of a restore: the backup's id and round, a digest of the choices, and whether all files are there."""
 
     backup: str
     round: int

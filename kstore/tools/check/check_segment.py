@@ -142,8 +142,7 @@ def walk_log(
     """Walk a log file; yield the rows of sound batches, and the damage between them.
 
     After damage the walk continues at the next sound batch whose offsets are below `limit_offset` and not below the
-    offsets of earlier batches. Batches between this damage and the previous one do not count, since they may be
-    misplaced.
+    offsets of earlier batches. Batches after the previous damage do not count, since they may be misplaced.
     """
     end = fs.size(fd)
     order, position, legacy = _Order(base_offset, limit_offset), 0, False

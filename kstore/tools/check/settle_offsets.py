@@ -216,8 +216,7 @@ def patch(position: int, field: header.Field, value: int, why: str) -> tuple[int
 def longest_chain(spans: Sequence[tuple[int, int]]) -> list[int]:
     """Return the indexes of a longest chain of batches: each starts at or above the end of the batch before it.
 
-    `spans` are the batches' offsets `[start, end)`. Of several such chains, one that ends at the lowest offset is
-    returned.
+    `spans` are the batches' offsets `[start, end)`. Of several such chains, returns one with the lowest end.
     """
     if all(one[1] <= other[0] for one, other in pairwise(spans)):
         return list(range(len(spans)))

@@ -10,10 +10,10 @@ from typing_extensions import disjoint_base
 class LogText:
     """Prints the batches of one `.log` file as text, and passes the text to `write` piece by piece.
 
-    `deep` prints record lines, `contents` prints keys and values in them, `metadata` the part of the line before those.
-    `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a record's key
-    and value, all as bytes; without `decode` they are text already. `gaps` maps the offset before each gap to the one
-    after it. After an error, `flush` writes the text printed before it.
+    `deep` prints record lines, `contents` the keys and values in them, `metadata` the part of such a line before the
+    key. `control(key, value)` returns the text of a control record, `decode(offset, key, value)` the texts of a
+    record's key and value, all as bytes; without `decode`, keys and values are text already. `gaps` maps the offset
+    before each gap to the offset after it. After an error, `flush` writes the text printed before it.
 
     With `tolerant` the walk stops at bytes that are no sound v2 batch instead of printing them or raising, and `gaps`
     is empty; `print_batch` can still print them as a batch. An error is then about the records of the batch at

@@ -24,8 +24,7 @@ _CLASSES = "org.apache.kafka.tools.api."
 class DumpOptions:
     """The options of the command line; numbers are text as typed, since Kafka's tool parses them late.
 
-    `decoder` is "offsets", "transaction", "share-group" or another of Kafka's; if None, the two classes named here
-    decode.
+    `decoder` is "offsets", "transaction", "share-group" or another of Kafka's; None means the two classes below.
     """
 
     deep: bool = False
