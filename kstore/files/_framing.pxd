@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Frames a batch in a window on a `.log` file: parses its header, checks its CRC and offsets, and names the fault.
 
-The scan and the searches use it. The functions are inline because a search by time takes 3 us and frames some batches.
+The scan and the searches use it. The functions are inline because a search by time takes 3 us and frames a few batches.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t

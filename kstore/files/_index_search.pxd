@@ -39,7 +39,7 @@ cdef class Entries:
     cdef Py_buffer view
     cdef const uint8_t *data          # the buffer's bytes, NULL if no buffer is held
     cdef int64_t count                # entries in use, -1 before the file's size is known
-    cdef int64_t room                 # the most entries that fit
+    cdef int64_t room                 # how many entries fit
     cdef int64_t filled               # entries in the buffer, if one is held
     cdef Map _map                     # the mapped file; None for a buffer in memory
     cdef readonly Py_ssize_t entry_bytes

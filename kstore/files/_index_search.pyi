@@ -58,7 +58,7 @@ class Entries:
     def _hold(self, buffer: ReadableBuffer, filled: int = -1) -> None:
         """Search in `buffer` from now on; it has the first `filled` entries, by default as many as fit (`room`).
 
-        If it is a `Map`, each search first asks for the size of the file.
+        If `buffer` is a `Map`, each search first asks for the size of the file.
         """
     def _filled(self) -> int:
         """Return the number of entries in the held buffer, 0 without a buffer."""

@@ -244,7 +244,7 @@ cdef class Entries:
     cpdef _hold(self, object buffer: ReadableBuffer, int64_t filled=-1):  # type: None
         """Search in `buffer` from now on; it has the first `filled` entries, by default as many as fit (`room`).
 
-        If it is a `Map`, each search first asks for the size of the file.
+        If `buffer` is a `Map`, each search first asks for the size of the file.
         """
         cdef Py_buffer view
         filled = self.room if filled < 0 else filled

@@ -29,7 +29,7 @@ from kstore.errors import CorruptRecordError, InvalidRecordError
 
 
 cdef enum:
-    HEADER_WINDOW = 4096           # the default bytes of log for each index entry
+    HEADER_WINDOW = 4096           # the default of `index.interval.bytes`
     SEARCH_WINDOW = 65536
     BEHIND_WINDOW = 32768          # on the stack
     FAR_BEHIND = 262144            # beyond this, reading only headers is cheaper
@@ -88,7 +88,7 @@ cdef Stop _next(Window *w, int64_t position, Header *h) noexcept nogil:
 
 
 cdef Stop _step(Window *w, int64_t position, Header *h, Chain *chain) noexcept nogil:
-    """Frame the batch at `position` as `_next` does, and check its offsets if the chain is followed."""
+    """Frame the batch at `position` as `_next` does, and check its offsets if `chain.follow`."""
     cdef Stop stop = _next(w, position, h)
     if stop == GOES_ON and chain.follow:
         if h.base_offset != chain.least or h.last_offset < h.base_offset or h.last_offset >= chain.most:
@@ -120,7 +120,7 @@ cdef Chain _chain(object least, int64_t most) except *:
 
 
 cdef int _raise_stop(Stop stop, Window *w, const Header *h, const Chain *chain, object path) except -1:
-    """Raise the error of a stop, but not at the end, nor at a torn batch unless the chain is followed."""
+    """Raise the error of a stop; do nothing at the end, or at a torn batch unless `chain.follow`."""
     if stop == BAD_READ:
         raise_read(w.error, path)
     if stop != GOES_ON and stop != END and (stop != TORN or chain.follow):

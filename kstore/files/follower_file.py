@@ -98,13 +98,13 @@ def write_role(root: Path, role: FollowerRole) -> None:
 
 
 def remove_role(root: Path) -> None:
-    """Make a directory a leader's, durably; do nothing if it is one already."""
+    """Remove the role from a directory, durably; do nothing if there is none."""
     if fs.unlink(_path(root)):
         fs.sync_directory(root)
 
 
 def follow(roots: Sequence[Path], role: FollowerRole) -> None:
-    """Make the directories of a store a follower's. Creates missing ones, and locks them all during the change.
+    """Make a store a follower: write the role into its directories. Creates missing ones; locks all during the change.
 
     Raises `LogLockedError` if a store or a broker has locked one of them, and `ReplicationError` if a bulk load into
     them is not finished, since a follower could not finish it.

@@ -161,7 +161,7 @@ class IndexFile(Entries):
             held.close()
 
     def _resize(self, entries: int, room: int) -> None:
-        """Set the file's length to `room` entries, of which the first `entries` are in use."""
+        """Set the file's length to `room` entries; the first `entries` of them are in use."""
         with self._lock:
             self._set_size(min(entries, self.entries), self.max_entries)
             self._unmap()
@@ -180,7 +180,7 @@ class IndexFile(Entries):
     # ---- releasing files ----
 
     def park(self) -> None:
-        """Close the descriptor and the map until the next use; only while no thread writes through `fd`.
+        """Close the descriptor and the map until the next use; call this only while no thread writes through `fd`.
 
         The next `flush` still syncs earlier writes.
         """
@@ -214,7 +214,7 @@ class IndexFile(Entries):
         """Resize the file to the full size of an active segment's index; return whether the size changed.
 
         Creates a missing file, and remembers `max_bytes` (`segment.index.bytes`). The size is the largest multiple of
-        an entry up to `max_bytes` (SEMANTICS 3.1), but never cuts entries. Raises `ValueError` if no entry fits.
+        an entry up to `max_bytes` (SEMANTICS 3.1), but entries are never cut. Raises `ValueError` if no entry fits.
         """
         with self._lock:
             if max_bytes is not None:
@@ -251,7 +251,7 @@ class IndexFile(Entries):
             self.grow()
 
     def create_empty(self) -> None:
-        """Make the file empty, as a trimmed index without entries is; create a missing one (SEMANTICS 8.8)."""
+        """Make the file empty, as a trimmed index without entries is; create it if it is missing (SEMANTICS 8.8)."""
         self.replace(b"")
         self._let_go()
 

@@ -26,7 +26,7 @@ _INTERVAL_BYTES = 4096
 def carry_out(plan: Plan, backup: str) -> None:
     """Copy to `backup`, a new directory, all files that the plan changes; then carry out the plan.
 
-    Takes the locks of a writer. Raises `LogLockedError` if another process or log object holds one, and `StorageError`.
+    Takes the locks of a writer. Raises `LogLockedError` if a log, a store or a broker holds one, and `StorageError`.
     """
     directory = os.path.abspath(plan.path)
     root = os.path.dirname(directory)

@@ -330,8 +330,7 @@ def _check_marks(report: PartitionReport, marks: Marks) -> None:
         findings.add(
             os.path.join(root, checkpoint.HIGH_WATERMARKS), "SEMANTICS 8.13",
             f"high watermark {marks.high_watermark} of a log that ends at {end}", offset=marks.high_watermark,
-            # With the marker, opening takes the high watermark as recovery point, unless all records below were
-            # deleted.
+            # With the marker, opening uses the high watermark as recovery point, unless all records below it are gone.
             severity="error" if marks.has_marker and marks.high_watermark > (marks.log_start or 0) else "note",
             repair=f"set it to {end}",
         )  # fmt: skip

@@ -56,9 +56,8 @@ _STOPS = {
 class _Order:
     """The offsets of a segment's batches in file order, as stretches: runs of batches with rising offsets.
 
-    A flipped bit raises or lowers a batch's base offset, which no CRC covers; a block that was written to a wrong place
-    has batches with offsets that do not fit. The longest chain of rising offsets leaves such batches out. Not
-    thread-safe.
+    A flipped bit raises or lowers a batch's base offset, which no CRC covers; a misplaced block has batches whose
+    offsets do not fit. The longest chain of rising offsets leaves such batches out. Not thread-safe.
     """
 
     def __init__(self, base_offset: int, limit_offset: int) -> None:

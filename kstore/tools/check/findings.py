@@ -15,7 +15,7 @@ __all__ = ["Damage", "Finding", "Findings", "SegmentReport", "Severity"]
 Severity: TypeAlias = Literal["error", "note"]
 
 MAX_FINDINGS = 1000
-"""The most findings of one directory that are kept; further ones are only counted."""
+"""How many findings of one directory are kept; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ cdef enum:
     FLUSH_BYTES = 262144          # small enough that the text is written while it is in the second-level cache
     BATCH_LINE_BYTES = 1024       # more than the longest batch line
     RECORD_LINE_BYTES = 512       # more than a record line without its keys, values and header names
-    JSON_PIECE_BYTES = 65536      # escaped at a time, since space for the escaped text must be reserved first
-    JSON_ROOM = 16                # more than a character that crosses the end of a piece needs
+    JSON_PIECE_BYTES = 65536      # bytes that are escaped at a time: the space for the escaped text is reserved first
+    JSON_ROOM = 16                # more than enough for a character that crosses the end of a piece
 
 cdef list CODEC_NAMES = [name.encode() for name in compression.NAMES]
 

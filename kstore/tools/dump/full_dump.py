@@ -30,8 +30,8 @@ from kstore.tools.dump.record_contents import Contents, json_line, json_members,
 __all__ = ["FullDump", "Source", "file_source"]
 
 _MOST_COMPLAINTS = 20
-"""The most wrong entries of one index that are reported; thousands often follow the first one."""
-_REMEMBERED = 4096  # the most faults that are remembered, to report each only once
+"""How many wrong entries of one index are reported; thousands often follow the first one."""
+_REMEMBERED = 4096  # how many faults are remembered, to report each only once
 _CHECKPOINT = ".checkpoint"
 _INTERNAL = {
     "__consumer_offsets": OFFSETS,
