@@ -86,7 +86,7 @@ def read_roles(roots: Iterable[Path]) -> FollowerRole | None:
 
 
 def write_role(root: Path, role: FollowerRole) -> None:
-    """Make a directory a follower's, durably; the caller holds its lock. Raises `ValueError` for an invalid role."""
+    """Write a follower's role, durably; the caller holds the root's lock. Raises `ValueError` for an invalid role."""
     wrong = _what_is_wrong(role)
     if wrong is not None:
         raise ValueError(wrong)
