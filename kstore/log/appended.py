@@ -1,4 +1,4 @@
-"""Tracks which records a call has stored in a log, and adds this to the exception that ends the call."""
+"""Tracks which records a call has stored in a log, and adds their offsets to the exception that ends the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stored:
         self.caution = TimestampCaution() if caution is None else caution
 
     def add(self, first: int, last: int, max_timestamp: int) -> None:
-        """Note that the records from `first` to `last` are in the log; they may be noted twice."""
+        """Note that the records from `first` to `last` are in the log; a record may be noted twice."""
         if self.first < 0:
             self.first = first
         self.last = last
@@ -39,10 +39,11 @@ class Stored:
 
 
 def with_appended(error: E, appended: AppendInfo | dict[int, AppendInfo], where: str) -> E:
-    """Add to `error` what its call has stored: as `appended`, and as a note if it is not one of kstore's. Return it.
+    """Set the attribute `appended` of `error`, add a note if it is not a kstore exception, and return it.
 
-    Applies to every exception: `TypeError`, exceptions of the caller's iterator, `KeyboardInterrupt`, `GeneratorExit`.
-    An exception that accepts no attributes gets only the note. If nothing was stored, only kstore's exceptions change.
+    `error` may be any exception: `TypeError`, exceptions of the caller's iterator, `KeyboardInterrupt`,
+    `GeneratorExit`. An exception that accepts no attributes gets only the note. If nothing was stored, only kstore
+    exceptions are changed.
     """
     by_partition = appended if isinstance(appended, dict) else {-1: appended}
     stored = {partition: info for partition, info in by_partition.items() if info.last_offset >= 0}

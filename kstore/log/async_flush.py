@@ -1,4 +1,4 @@
-"""Group commit for tasks: one sync serves all tasks of an event loop that wait for the disk at the same time.
+"""Group commit for tasks: all tasks of an event loop that wait for the disk at the same time share one sync.
 
 If several loops wait for one log, the group commit of threads (`log.writing._sync_turn`) combines their syncs.
 """
@@ -14,7 +14,7 @@ from kstore.log.writing.writer import Writer
 
 
 async def do_due_work(writer: Writer) -> None:
-    """Do in a thread the due work that the next append would do first: syncs, delayed unlinks."""
+    """Do the due work, such as syncs and delayed unlinks, in a thread; otherwise the next append would do it first."""
     if writer.appender.now() >= writer.appender.due_ms:
         await loops.in_thread(loops.running(), writer.housekeeping.before_append)
 
@@ -56,7 +56,7 @@ class _Flusher:
         self._waiting.append(future)
         if not self._is_busy:
             self._is_busy = True
-            self._loop.call_soon(self._begin)  # after the tasks that are ready to append now
+            self._loop.call_soon(self._begin)  # runs after the tasks that are ready to append now
         return future
 
     def _begin(self) -> None:
@@ -79,6 +79,6 @@ class _Flusher:
             else:
                 future.set_exception(copy(error))  # each task adds its own traceback
         if self._waiting:
-            self._loop.call_soon(self._begin)  # after the tasks that this sync wakes
+            self._loop.call_soon(self._begin)  # runs after the tasks that this sync wakes
         else:
             self._is_busy = False

@@ -15,7 +15,7 @@ from kstore.log.writing.writer import Writer, watching
 
 
 class LogSource:
-    """The new records of one log, up to the options' `end_offset`; a `Source`, woken if the view is a `Writer`."""
+    """A `Source` of one log's new records, up to the options' `end_offset`; among views, only a `Writer` wakes it."""
 
     longest_wait: float | None = None
 

@@ -1,8 +1,8 @@
-"""`Stream`: an asynchronous iterator, made of plain iterators over existing records and a source of new ones.
+"""`Stream`: an asynchronous iterator, made of plain iterators over existing records and a source of new records.
 
-An iterator says if its next record needs bytes of a file. A thread reads these, one piece of a file at a time; the
-records of the piece are then returned without waiting. Invariant: a cancelled call loses no record; the next call
-returns the record that its thread has read.
+A plain iterator says whether its next record must be read from a file. If so, a thread reads the next piece of the
+file; the records of the piece are then returned without waiting. Invariant: a cancelled call loses no record; the next
+call returns the record that its thread has read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-TURN_RECORDS = 256  # the most records returned before the loop's other tasks get their turn
-WARM_SECONDS = 0.001  # how long after a wake-up records are read in the loop's thread: they were just written
-# Seconds between two polls of a log that another process writes. The pauses grow to a fifth of the time without new
-# records, and until a waiting task costs about a thousandth of a core: waking the event loop takes up to 0.2 ms.
+TURN_RECORDS = 256  # the most records returned before the loop's other tasks run
+WARM_SECONDS = 0.001  # for this long after a wake-up the loop's thread reads: the page cache has the new records
+# Seconds between two polls of a log that another process writes. Without new records the pauses grow until a waiting
+# task costs about a thousandth of a core: waking the event loop takes up to 0.2 ms.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.0002, 0.25, 1.25
 LOOK_SHARE = 9  # a pause is at least this many times as long as the poll took
 IDLE_SHARE = 999  # and grows to this many times
@@ -47,11 +47,11 @@ class Source(Protocol[T_co]):
 
     @property
     def is_woken(self) -> bool:
-        """Whether new records ring the bell; otherwise the stream polls, with pauses that grow."""
+        """Whether new records wake the stream; otherwise it polls, with growing pauses."""
 
     @property
     def longest_wait(self) -> float | None:
-        """How many seconds may pass between two polls of a woken source; None for no limit."""
+        """The most seconds between two polls of a source that wakes the stream; None for no limit."""
 
     @property
     def is_over(self) -> bool:
@@ -61,14 +61,14 @@ class Source(Protocol[T_co]):
         """Return whether `look` would find something new."""
 
     def look(self) -> Iterable[Records[T_co]]:
-        """Return iterators over the records that are new since the last call, none if nothing is new."""
+        """Return iterators over the records that are new since the last call; no iterators if nothing is new."""
 
     def watched(self, ring: Callable[[], None]) -> AbstractContextManager[object]:
-        """Return a context manager in which `ring` is called, in any thread, when there is something new."""
+        """Return a context manager; inside its block, new records cause a call of `ring`, in any thread."""
 
 
 class InThread(Generic[T]):
-    """Wraps an iterator so that a stream takes each item from it in a thread."""
+    """Wraps an iterator so that a stream calls its `next` in a thread."""
 
     needs_bytes = True
 
@@ -85,8 +85,8 @@ class InThread(Generic[T]):
 class Stream(Generic[T]):
     """An asynchronous iterator over records or columns, returned by `Log.aread` and other calls.
 
-    It ends after the existing records; if it follows, it ends after the timeout without a new record. After an error it
-    is at its end.
+    It ends after the existing records; if it follows, it ends when the timeout passes without a new record. It also
+    ends after an error.
 
     Example:
         >>> async for record in log.aread(follow=True):
@@ -174,7 +174,7 @@ class Stream(Generic[T]):
         """Wait until the source has new records; return False at the deadline."""
         bell = loops.Bell(loop)
         pause = FIRST_PAUSE
-        # The writer must not keep the bell alive: a task whose loop is closed is collected, and unregisters the call.
+        # The writer must not keep the bell alive: then a task of a closed loop is collected, which unregisters the bell.
         with source.watched(weak_method(bell.ring)):
             while True:
                 bell.clear()

@@ -20,16 +20,16 @@ from kstore.log.segments._producer_state import Origin
 from kstore.log.writing import producer_append
 from kstore.log.writing.writer import Writer
 
-PACK_BYTES = 512 * 1024  # how much append_many and append_columns encode before they write
-LOAD_BYTES = 3 << 19  # for columns, one thread and no codec: the page cache holds larger writes in larger pieces
+PACK_BYTES = 512 * 1024  # append_many and append_columns write after encoding this many bytes
+LOAD_BYTES = 3 << 19  # for columns with one thread and no codec: the page cache keeps larger writes in larger pieces
 DEFAULT_BATCH_BYTES = 1 << 20
-SPREAD_BYTES = 8 << 20  # for the batches of all partitions filled together; with less, each write is small
-LEAST_SPREAD_BYTES = 65_536  # the least for one partition, however many there are
+SPREAD_BYTES = 8 << 20  # for all batches that are filled at the same time; smaller batches would mean small writes
+LEAST_SPREAD_BYTES = 65_536  # the least for one partition, even if there are many
 MAX_EPOCH = 32_767
 
 
 class ProducerFields(NamedTuple):
-    """The producer fields of the first batch of a call; -1 is none."""
+    """The producer fields of the first batch of a call; -1 means none."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -41,7 +41,7 @@ NO_PRODUCER: ProducerFields = ProducerFields()
 
 
 def producer_fields(producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> ProducerFields:
-    """Check a caller's producer arguments; without an id the others are refused."""
+    """Check a caller's producer arguments; without a producer id the other arguments are refused."""
     if producer_id == -1:
         if producer_epoch != -1 or base_sequence != -1 or transactional:
             raise ValueError("producer_epoch, base_sequence and transactional need a producer_id")
@@ -86,7 +86,7 @@ def append_options(
 
 
 def codec_of(config: LogConfig, named: str | None) -> int:
-    """Return the codec of an append: the topic's, else the named one, else none (SEMANTICS 1.10)."""
+    """Return the codec of an append: the topic's codec, or else the named codec, or else none (SEMANTICS 1.10)."""
     codec = compression.type_id(named) if named is not None else 0
     topic = config.compression_type
     if topic == "producer":
@@ -95,7 +95,7 @@ def codec_of(config: LogConfig, named: str | None) -> int:
 
 
 def batch_bytes_of(config: LogConfig, given: int | None, partitions: int) -> int:
-    """Return the size to fill batches to if this many partitions are filled at the same time."""
+    """Return the size up to which batches are filled if this many partitions are filled at the same time."""
     if given is None:
         given = min(max(SPREAD_BYTES // partitions, LEAST_SPREAD_BYTES), DEFAULT_BATCH_BYTES)
     return min(arguments.integer("batch_bytes", given, low=1), config.max_message_bytes, config.effective_segment_bytes)
@@ -172,10 +172,11 @@ def store(
     expected_offset: int | None = None,
     skip: int = 0,
 ) -> tuple[int, int]:
-    """Append a packer's batches; return the first and last offset. Note what was appended in `stored`, also on error.
+    """Append a packer's batches; return the first and last offset. Note appended records in `stored`, also on error.
 
-    `numbered` batches have a producer id and are compared with the log's state of their producer: a repeated batch is
-    not stored again; it must be at the `expected_offset`, if there is one. The first `skip` bytes are left out.
+    If `numbered`, the batches have a producer id and are compared with the log's state of the producer. A repeated
+    batch is not stored again; if there is an `expected_offset`, the log must have the batch there. The first `skip`
+    bytes of the packer are left out.
     """
     if 0 < packer.max_timestamp < cautions.LIKE_SECONDS_BELOW:
         warn_of_seconds(writer, stored, packer.max_timestamp)
@@ -208,14 +209,14 @@ def store(
 
 
 def warn_of_seconds(writer: Writer, stored: Stored, timestamp: int) -> None:
-    """Warn of a timestamp that looks like seconds, once for each log and for each call."""
+    """Warn of a timestamp that looks like seconds, at most once for each log and once for each call."""
     if not writer.appender.warned:
         stored.caution.say(timestamp)
         writer.appender.warned = True
 
 
 def _has_at(writer: Writer, packer: Packer, offset: int) -> bool:
-    """Return whether the packer's first batch repeats one that the log has at this offset."""
+    """Return whether the log has the packer's first batch at this offset already."""
     with packer.buffer as batches:
         producer_id, sequence = header.PRODUCER_ID.of(batches), header.BASE_SEQUENCE.of(batches)
     info = writer.producers.info(producer_id)
@@ -235,7 +236,7 @@ def _max_timestamp(batches: memoryview, first_offset: int, count: int) -> int:
     greatest, at = -1, 0
     while at < len(batches) and count > 0:
         base_offset = header.BASE_OFFSET.of(batches, at)
-        if base_offset >= first_offset:  # batches below it are repeated ones of an earlier call
+        if base_offset >= first_offset:  # an earlier call has stored the batches below it
             greatest = max(greatest, header.MAX_TIMESTAMP.of(batches, at))
             count -= header.records_of(batches, at)
         at += header.size_of(batches, at)

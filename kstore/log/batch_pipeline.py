@@ -13,7 +13,7 @@ from kstore.config import cautions
 from kstore.log import batch_packer
 from kstore.log.batch_packer import NO_PRODUCER, Configured, ProducerFields
 
-SPARE_WORKS = 2  # steps that are queued while each thread does one, so that no thread waits for the calling one
+SPARE_WORKS = 2  # steps in the queue while each thread runs one, so that no thread waits for the calling thread
 
 
 def _send_nothing() -> None:
@@ -21,11 +21,12 @@ def _send_nothing() -> None:
 
 
 class OrderedWork:
-    """Runs steps of one call on several threads, and a follow-up of each step in the calling thread, in order.
+    """Runs the steps of one call on several threads, and after each step its follow-up in the calling thread, in order.
 
     The calling thread is one of the `threads`: instead of waiting for a step, it runs one that no other thread has
     started. With one thread every step runs immediately. A context manager: on exit, also if a row was refused, it
-    calls `send_rest` and finishes all steps, unless a step has failed. Then it waits for the threads. Not thread-safe.
+    calls `send_rest` and finishes all steps. If a step has failed, it does neither. Then it waits for the threads. Not
+    thread-safe.
     """
 
     def __init__(self, threads: int) -> None:
@@ -77,7 +78,7 @@ class OrderedWork:
         then(oldest.wait())
 
     def guard(self, step: Callable[[], None]) -> None:
-        """Run a step; if it fails, nothing more is sent."""
+        """Run a step; if it fails, set `broken`, so that nothing more is sent."""
         done = False
         try:
             step()
@@ -86,7 +87,7 @@ class OrderedWork:
             self.broken = self.broken or not done
 
     def spare(self) -> Packer:
-        """Take an empty packer for batches that are under way."""
+        """Return an empty packer for batches that are being compressed or stored."""
         return self._spares.pop() if self._spares else Packer(1, 1, now_ms=0)
 
     def give_back(self, spare: Packer) -> None:
@@ -97,8 +98,8 @@ class OrderedWork:
 class Pipeline:
     """Passes batches in order from `packer`, which encodes them, through the codec to `store`.
 
-    With a codec, all threads of the work compress batches before they are stored. Without a codec and with several
-    threads, the next batches are encoded while one `store` of this pipeline is under way. Not thread-safe.
+    With a codec, all threads of `work` compress batches before they are stored. Without a codec and with several
+    threads, the next batches are encoded while `store` stores the last ones. Not thread-safe.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Pipeline:
         producer: ProducerFields = NO_PRODUCER,
         single: bool = False,
     ) -> None:
-        """`store` stores a packer's batches; `warn` is called before, with a timestamp that looks like seconds."""
+        """`store` stores a packer's batches. If a timestamp looks like seconds, `warn` is called with it first."""
         config = log.config
         self._log, self._work, self._store, self._warn = log, work, store, warn
         self._codec = codec

@@ -1,8 +1,8 @@
 """Appends whole columns to a log, without a Python object for each record.
 
-`columns.column_input` yields runs of rows, `columns._column_encoder` encodes them without the GIL, the pipeline
-compresses and stores them. Invariant: batches are stored in the order of their rows; if a row is refused, the batches
-before its batch are in the log, as the error's `appended` says.
+`columns.column_input` yields runs of rows, `columns._column_encoder` encodes them without the GIL, and the pipeline
+compresses and stores the batches. Invariant: batches are stored in the order of their rows. If a row is refused, the
+batches before its batch are in the log, and the error's attribute `appended` has their offsets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a log by columns: as chunks (`Columns`), as an Arrow stream, or as a table with a row for each batch."""
+"""Reads a log into columns: as chunks (`Columns`), as an Arrow stream, or as a table with a row for each batch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 Layout = Literal["binary", "large_binary", "view"]
 
-CHUNK_BYTES = 4 << 20  # the size of a chunk of `iter_columns`: about ten thousand records, which CPU caches hold
+CHUNK_BYTES = 4 << 20  # the size of a chunk of `iter_columns`: about ten thousand records, which fit the CPU caches
 NO_LIMIT = LONG_MAX
 
 
 class ColumnOptions(NamedTuple):
-    """Which columns to read, and in how large chunks."""
+    """Which columns to read, and how large the chunks are."""
 
     names: tuple[str, ...]
     layout: Layout
@@ -47,7 +47,7 @@ def column_options(
     *,
     whole: bool,
 ) -> ColumnOptions:
-    """Check a caller's arguments; with `whole`, a chunk has no default limit of bytes."""
+    """Check a caller's arguments; if `whole`, a chunk has no default limit of bytes."""
     names = _columns.DEFAULT_COLUMNS
     if columns is not None:
         names = checked_columns(columns, _columns.COLUMN_NAMES, "known")
@@ -118,7 +118,7 @@ def _reader(view: View, columns: ColumnOptions) -> _column_reader.Reader:
 
 
 class _End:
-    """The offset at which streams end; lives as long as a stream that ends there."""
+    """The offset at which streams end. Each of these streams keeps this object alive."""
 
     __slots__ = ("__weakref__", "offset")
 
@@ -130,7 +130,7 @@ _handing_over = ForkLock()
 
 
 class ArrowStreams:
-    """Makes the Arrow streams of one log; streams open at the same time end at the same offset. Thread-safe."""
+    """Makes the Arrow streams of one log; all streams open at the same time end at the same offset. Thread-safe."""
 
     _end: weakref.ref[_End] | None = None
 

@@ -1,7 +1,8 @@
 """`ColumnSource`: feeds the compiled `Reader` of columns with parts of segment files.
 
-It accepts a part only if the log's guard has not moved during the read. If the guard has moved or a batch was unsound,
-it calls `recheck` before it continues, as an iterator over records does. Rows accepted before are returned first.
+The version of the log's guard changes when records are removed or files replaced. `ColumnSource` accepts a part only if
+the version is the same after the read. If it has changed, or a batch was unsound, `recheck` is called before reading
+continues, as by an iterator over records. Rows that were accepted before are kept.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from kstore.log.reading.log_reader import LogReader
 from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, chain, misplaced, offset_limit
 from kstore.log.segments.segment import Segment
 
-# How much of a file is read between two checks of the guard: less while it keeps moving.
+# How much of a file is read between two checks of the guard; less while the guard's version keeps changing.
 LEAST_STRIDE_BYTES, MOST_STRIDE_BYTES = 256 << 10, 64 << 20
-# A table of batches: strides per step, most parts of a step, least bytes of a part (a hundredth of them are headers).
+# For a table of batches: strides in a step, most parts of a step, least bytes of a part (about 1 % of it is headers).
 TABLE_STRIDES, TABLE_PARTS, TABLE_PART_BYTES = 32, 16, 4 << 20
 
 
@@ -40,14 +41,15 @@ class ColumnSource:
         self._previous: ReadPiece | None = None
         self._filter: AbortedFilter | None = None  # aborted transactions of the segment
         self._stride = MOST_STRIDE_BYTES
-        self._divided = 0  # position up to which chunks were divided
-        self._base, self._crc = -1, 0  # of the batch that the last record came from
+        self._divided = 0  # position up to which the file was divided into chunks
+        self._base, self._crc = -1, 0  # base offset and CRC of the batch that the last record came from
         self._fault: KStoreError | None = None
         self.is_done = False
         reader.seek(log_reader.offset, self._end)
 
     def next(self, most_rows: int, most_bytes: int, *, whole: bool) -> Columns:
-        """Build the next chunk, empty at the end. Unless `whole`, return the rows before a fault, and raise it next."""
+        """Build the next chunk, empty at the end. Unless `whole`, return rows before a fault; the next call raises
+        it."""
         if self._fault is not None:
             fault, self._fault, self.is_done = self._fault, None, True
             raise fault
@@ -72,7 +74,7 @@ class ColumnSource:
             if self._view.guard.version == self._seen:
                 try:
                     stop = self._step()
-                except fs.MissingFileError as gone:  # renamed in between; `recheck` says why
+                except fs.MissingFileError as gone:  # the file was renamed in between; `recheck` finds out why
                     error = CorruptRecordError(f"the file has gone: {gone}", path=gone.filename)
                     error.__cause__ = gone
                 except CorruptRecordError as fault:
@@ -89,7 +91,7 @@ class ColumnSource:
                 return
 
     def _step(self) -> str:
-        """Read a part of the current segment, or open the next one; return why it ended, as `Reader.read` does."""
+        """Read a part of the segment, or open the next segment. Return why reading stopped, as `Reader.read` does."""
         view, reader = self._view, self._reader
         if self._segment is None:
             return self._enter(view.segments)
@@ -138,12 +140,12 @@ class ColumnSource:
         return "end"
 
     def _enter(self, segments: SegmentList) -> str:
-        """Find and open the segment and batch of the next offset."""
+        """Find and open the segment that holds the next offset; skip to the batch."""
         if not segments.items:
             self._view.check_end()
             return "past"
         offset = self._reader.next_offset
-        # An offset below the first segment is in a gap or was deleted; `recheck` raises if it was deleted.
+        # If the offset is below the first segment, it is in a gap or was deleted; if it was deleted, `recheck` raises.
         segment = segments.items[max(segments.floor(offset), 0)]
         end = self._view.readable_bytes(segment)
         if offset >= self._view.log_end_offset:
@@ -164,13 +166,13 @@ class ColumnSource:
                 self._file.fd, self._position, end, offset, least=least, most=most, path=segment.path
             )
         except CorruptRecordError:
-            return  # the next read raises it
+            return  # the next read raises the error
         if batch is not None and batch.base_offset <= offset and batch.magic >= 2 and batch.position > self._position:
             self._open_at(segment, batch.position, batch.base_offset)
 
     def _open_at(self, segment: Segment, position: int, least: int) -> None:
         self._segment, self._position, self._divided = segment, position, 0
-        self._file = segment.file  # keeps the descriptor open, also if the segment is closed
+        self._file = segment.file  # keeps the descriptor open even if the segment is closed
         self._reader.open(self._file.fd, position, segment.path, segment.base_offset, least, self._file)
 
     def _leave_out(self, segment: Segment) -> None:
@@ -194,7 +196,7 @@ class ColumnSource:
         return data[: kept[0][1]] if kept and kept[0][0] == 0 else data
 
     def _bytes_ahead(self, segment: Segment, end: int) -> int:
-        """Estimate how many bytes are left to read, at most about as many as the chunk has space for."""
+        """Estimate how many bytes are left to read; stop counting when they fill the chunk."""
         segments = self._view.segments
         ahead = end - self._position
         for number in range(segments.floor(segment.base_offset) + 1, len(segments.items)):
@@ -205,7 +207,7 @@ class ColumnSource:
         return ahead
 
     def _borders(self, segment: Segment, position: int, pause: int) -> list[int]:
-        """Return positions spread over `[position, pause)` at which batches start if the index is right."""
+        """Return positions spread over `[position, pause)`; if the index is right, batches start at these positions."""
         index = segment.offset_index
         parts = min((pause - position) // TABLE_PART_BYTES, TABLE_PARTS, index.entries)
         if parts < 2:
@@ -215,9 +217,9 @@ class ColumnSource:
         return []
 
     def _chunk_borders(self, segment: Segment, reader: _column_reader.Reader, pause: int, end: int) -> list[int]:
-        """Return positions at which batches start if the index is right: borders of chunks of about equal size.
+        """Return the borders of chunks of about equal size; if the index is right, batches start at these positions.
 
-        The first is the reader's position. The number of chunks is a multiple of the number of threads.
+        The first border is the reader's position. The number of chunks is a multiple of the number of threads.
         """
         index, position, spacing = segment.offset_index, reader.position, reader.chunk_spacing
         borders = [position]
@@ -234,7 +236,7 @@ class ColumnSource:
             while parts >= _column_reader.MAX_BORDERS:
                 parts -= reader.threads
                 count = parts * step
-            for part in range(1, parts + 1):  # larger chunks first: the chunks are read at the same time
+            for part in range(1, parts + 1):  # the larger chunks come first, as all chunks are read at the same time
                 slot = first + part * (count // parts) + min(part, count % parts)
                 following = index.entry(slot)[1] if slot < entries else end
                 if not borders[-1] < following <= pause:
@@ -245,14 +247,14 @@ class ColumnSource:
         return borders
 
     def _accept(self) -> None:
-        """Accept the rows of the last step; called if the guard has not moved."""
+        """Accept the rows of the last step; called if the guard's version has not changed."""
         position, _, base, crc = self._reader.last_batch
         if position >= 0:
             self._base, self._crc = base, crc
             self._stride = min(2 * self._stride, MOST_STRIDE_BYTES)
 
     def _ask(self, error: CorruptRecordError | None, moved: bool) -> None:
-        """Call `recheck` with the last accepted record; raise, or continue with the log as it is now."""
+        """Call `recheck` with the position after the last accepted record. Raise, or continue with the present log."""
         reader = self._reader
         if moved:
             reader.back()

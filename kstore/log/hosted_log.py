@@ -1,4 +1,4 @@
-"""`HostedLog`: what a store, a replication, a backup and the metrics use of an open log besides its public methods."""
+"""`HostedLog`: the non-public operations on an open log that stores, replication, backups and metrics need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HostedLog:
-    """Wraps a `Log` for its host; a wrapper is made wherever one is needed. As thread-safe as the log."""
+    """Wraps a `Log` for the code that owns it, such as a store. Stateless; as thread-safe as the log."""
 
     __slots__ = ("log",)
 
@@ -57,8 +57,9 @@ class HostedLog:
     ) -> HostedLog:
         """Open a partition for writing in a store, which holds the locks and writes the checkpoint files.
 
-        Creates missing files. The `housekeeper` is the store's. `seen` is what the caller has just found in the
-        directory. `follows` is a follower's role; a leader's epoch is at least that of `marks`. Raises as `Log.open`.
+        Creates missing files. `housekeeper` is the store's housekeeper. `seen` lists what the caller has just found in
+        the directory. `follows` is the role of a follower's log, or None for a leader's. If the latest epoch of a
+        leader's log is below `marks.leader_epoch`, the log starts that epoch. Raises the errors of `Log.open`.
         """
         config.check_for_writing()
         parsed = names.parse_partition_name(os.path.basename(path))
@@ -90,11 +91,11 @@ class HostedLog:
         return compaction_stats.numbers(self.view, self.log.config, self.log._now())["dirty_ratio"]
 
     def configure(self, config: LogConfig) -> None:
-        """Replace the whole configuration; otherwise as `Log.update_config`."""
+        """Replace the whole configuration; it takes effect as after `Log.update_config`."""
         self.log._configure(config)
 
     def follow(self, role: FollowerRole | None) -> None:
-        """Make the log a follower's, or a leader's (None)."""
+        """Give the log a follower's role; None makes it a leader's log."""
         writer = self.writer
         with writer.gate():
             writer.append_epochs.follow(role)
@@ -106,11 +107,11 @@ class HostedLog:
             writer.append_epochs.begin(leader_epoch, writer.log_end_offset)
 
     def append_fetched(self, data: ReadableBuffer, leader_epoch: int | None = None) -> AppendInfo:
-        """Append fetched batches as `Log.append_as_follower` does, also to a follower's log."""
+        """Append fetched batches like `Log.append_as_follower`, but accept a follower's log, too."""
         return encoded_append.append_fetched(self.writer, data, leader_epoch)
 
     def fail(self, error: StorageError) -> None:
-        """Refuse writes from now on; called if the disk failed for this log or another one in its directory."""
+        """Refuse writes from now on; called if the disk failed for any log in the same log directory."""
         writer = self.log._writer
         if writer is not None:
             writer.fail(error)
