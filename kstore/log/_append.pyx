@@ -1,7 +1,7 @@
 # cython: embedsignature=False, annotation_typing=False
 """`Log.append` and the append of a commit marker, compiled.
 
-An append is so short that a Python function with keyword defaults would take as long as the encoding of the record.
+Encoding a record takes no longer than a call of a Python function with keyword defaults, so these are compiled.
 """
 
 cimport cython
@@ -13,24 +13,24 @@ from kstore.log.writing._appender cimport Appender
 from kstore.log.record_append import append_record
 
 
-@cython.binding(True)                    # a method of a class of Python
+@cython.binding(True)                    # a method of a Python class
 def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None, *,
            timestamp: int | datetime | None = None,
            headers: Headers | None = None, sync: bool = False,
            expected_offset: int | None = None, leader_epoch: int | None = None) -> int:
     """Append one record in its own batch and return its offset.
 
-    If this call raises, the log is unchanged. But if the sync of `sync=True` fails, the record is in the log.
+    If this call raises, the log is unchanged. Exception: if the sync of `sync=True` fails, the record is in the log.
 
     Args:
         value: The record's value; None is a tombstone.
         key: The record's key, or None.
         timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond; now
-            if omitted. -1 is no timestamp.
+            if omitted. -1 means no timestamp.
         headers: The record's headers: a mapping of names to values, or pairs if a name occurs more than once.
         sync: Return only when the record is on the disk.
-        expected_offset: Append the record only if it gets this offset, so that an append can depend on the records
-            that the caller has read.
+        expected_offset: Append the record only if it gets this offset. A caller can thus append only if no record was
+            added since it read the log.
         leader_epoch: The leader epoch to append in; the latest one of the log if omitted.
 
     Returns:
@@ -70,8 +70,8 @@ def append_commit(log: Log, int64_t now_ms, int64_t producer_id, int16_t produce
                   int transaction_version) -> bool:
     """Append the marker that commits a producer's open transaction; `now_ms` is the current time.
 
-    Returns False, with nothing changed, if more is to be done or the marker is refused: the caller then calls
-    `Log.append_marker`, which does it or raises.
+    Returns False, with nothing changed, if more work is due or the marker is refused: the caller then calls
+    `Log.append_marker`, which does that work or raises.
     """
     appender = log._appender
     if appender is None:

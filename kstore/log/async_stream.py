@@ -174,7 +174,7 @@ class Stream(Generic[T]):
         """Wait until the source has new records; return False at the deadline."""
         bell = loops.Bell(loop)
         pause = FIRST_PAUSE
-        # The writer must not keep the bell alive: then a task of a closed loop is collected, which unregisters the bell.
+        # The writer must not keep the bell alive: collecting the task of a closed loop then unregisters the bell.
         with source.watched(weak_method(bell.ring)):
             while True:
                 bell.clear()

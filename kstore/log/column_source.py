@@ -48,8 +48,7 @@ class ColumnSource:
         reader.seek(log_reader.offset, self._end)
 
     def next(self, most_rows: int, most_bytes: int, *, whole: bool) -> Columns:
-        """Build the next chunk, empty at the end. Unless `whole`, return rows before a fault; the next call raises
-        it."""
+        """Build the next chunk, empty at the end. Unless `whole`, return the rows before a fault, and then raise it."""
         if self._fault is not None:
             fault, self._fault, self.is_done = self._fault, None, True
             raise fault

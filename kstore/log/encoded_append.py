@@ -1,6 +1,7 @@
-"""Appends encoded batches to a log: a producer's or coordinator's batch, a marker, batches that a follower fetched.
+"""Appends encoded batches to a log: a producer's or coordinator's batch, a marker, or a follower's fetched batches.
 
-Arguments are checked before the log's gate is entered. Invariant: an append that raises leaves the log unchanged.
+Arguments are checked before the log's gate (its mutex) is entered. Invariant: an append that raises leaves the log
+unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def append_encoded(
     leader_epoch: int | None,
     transaction_version: int,
 ) -> AppendInfo:
-    """Append one encoded batch that the appender's fast path did not append, or raise; see `Log.append_batch`."""
+    """Append one encoded batch that the appender's fast path did not append; see `Log.append_batch`."""
     if origin not in ("client", "coordinator"):
         raise ValueError(f"origin is {origin!r}; 'client' and 'coordinator' are allowed")
     arguments.integer("transaction_version", transaction_version, 0, 2)

@@ -83,10 +83,10 @@ if TYPE_CHECKING:
 class Log(Closing):
     """One partition of a topic: records are appended at its end and read from any offset. Open it with `Log.open`.
 
-    A log is a context manager, which closes it. In a forked child the log is closed. A read-only log can be pickled; it
-    is opened again when it is unpickled. A log that is garbage collected while it is open issues a `ResourceWarning`,
-    as a file does. Calls that write raise `ReadOnlyError` in mode "r". Calls that read or write raise `LogClosedError`
-    after `close`.
+    A log is a context manager, which closes it. In a forked child the log is closed. A read-only log can be pickled;
+    unpickling opens it again. A log that is garbage collected while it is open issues a `ResourceWarning`, as a file
+    does. Calls that write raise `ReadOnlyError` in mode "r". Calls that read or write raise `LogClosedError` after
+    `close`.
 
     Example:
         >>> with kstore.Log.open("/data/orders-0") as log:
@@ -123,14 +123,15 @@ class Log(Closing):
         in this mode while another process writes it.
 
         Args:
-            path: The partition's directory. Its name says the topic and the partition: `orders-0`.
+            path: The partition's directory. Its name consists of the topic and the partition: `orders-0`.
             mode: "a" to append (and create), "r" to read only.
-            config: A `LogConfig`, a mapping, or the path of a properties file. It is not stored: give it at each
+            config: A `LogConfig`, a mapping, or the path of a properties file. It is not stored; pass it at each
                 opening.
             clock: A function that returns milliseconds since the epoch. The log uses it instead of the system's clock
-                in everything that it decides by time.
-            max_decompressed_bytes: A batch that would decompress to more than this is a `CorruptRecordError`; 256 MiB
-                if omitted. No producer makes such a batch, and a few kilobytes can claim to be gigabytes.
+                for all decisions that depend on time.
+            max_decompressed_bytes: A batch that would decompress to more bytes than this raises `CorruptRecordError`;
+                256 MiB if omitted. No producer makes such a batch, but a batch of a few kilobytes can decompress to
+                gigabytes.
             **settings: Settings by name, such as `segment_bytes=...`; they override `config` and are not stored either.
 
         Returns:
@@ -193,7 +194,7 @@ class Log(Closing):
     """The partition's number, from the directory's name."""
 
     mode: str
-    """How it was opened: "a" (create or append) or "r" (read only)."""
+    """How the log was opened: "a" (create or append) or "r" (read only)."""
 
     recovery: Recovery
     """What opening the log found and did."""
@@ -205,10 +206,10 @@ class Log(Closing):
     _locks: tuple[fs.Lock, ...]
     _view: Writer | ReadOnlyView
     _writer: Writer | None
-    _appender: Appender | None = None  # the writer's, for calls that need nothing else of the writer
-    # The fast path of `append_batch`: `Appender.append_ready`, which returns None if there is more to do.
+    _appender: Appender | None = None  # the writer's appender, for calls that need nothing else of the writer
+    # The fast path of `append_batch`: `Appender.append_ready`, which returns None if the slow path is needed.
     _append_ready: Callable[[ReadableBuffer, str, int | None, int], AppendInfo | None]
-    _flush: Callable[[], None]  # of the log's writer
+    _flush: Callable[[], None]  # the `flush` of the log's writer
     _streams: ArrowStreams
     _turns: Turns | None = None
     _flushers: Flushers | None = None
@@ -277,14 +278,14 @@ class Log(Closing):
         if self._view.closed and not any(lock.held for lock in self._locks):
             return
         try:
-            self._view.close()  # a second call finishes after an interrupt, or waits for another thread's close
+            self._view.close()  # a call after an interrupt finishes; a call during another thread's close waits
         finally:
-            if self._writer is not None and self._writer.closed:  # not closed if an interrupt ended our wait
+            if self._writer is not None and self._writer.closed:  # false if an interrupt ended the wait
                 self._unlock()
 
     @property
     def failed(self) -> StorageError | None:
-        """The error because of which the log refuses writes; None if there was none."""
+        """The error that makes the log refuse writes; None if there is no such error."""
         failure = None if self._writer is None else self._writer.failure
         return None if failure is None else as_storage_error(failure, self.path)
 
@@ -334,25 +335,25 @@ class Log(Closing):
         """Append an iterable of records, packed into batches.
 
         Each batch is one leader append by Kafka's rules. If a record is refused, or the iterable raises, the batches
-        before it remain in the log, unless `atomic`. Every exception that this call raises then says which records were
-        stored: in its attribute `appended` and, if it is not one of kstore's exceptions, in a note.
+        before it remain in the log, unless `atomic`. Every exception that this call raises has the offsets of the
+        stored records in its attribute `appended`. An exception that is not one of kstore's also has a note with them.
 
         If a `producer_id` is given, each batch is compared with the log's state of that producer (SEMANTICS 9). If a
         batch repeats one of the producer's last five batches, it is not stored again and its old offsets are returned.
 
         Args:
             records: Values, (key, value) pairs, (key, value, timestamp, headers) tuples, or `Record`s.
-            compression: The codec of this call, used if the topic's `compression.type` is "producer"; none if omitted.
+            compression: The codec to use if the topic's `compression.type` is "producer"; no compression if omitted.
             atomic: Store one batch or nothing.
             sync: Return only when the records are on the disk.
-            batch_bytes: The size up to which a batch is filled: header and records before compression. By default 1 MiB
-                or, if less, `max.message.bytes` or `segment.bytes`.
-            expected_offset: As in `append`, for the first record; needs `atomic`. A repeated batch must have this
-                offset, too.
+            batch_bytes: The size up to which a batch is filled, counting the header and the records before compression.
+                By default the least of 1 MiB, `max.message.bytes` and `segment.bytes`.
+            expected_offset: As in `append`, for the first record; needs `atomic`. If the batch repeats a stored batch,
+                that must be at this offset.
             leader_epoch: As in `append`.
-            producer_id: The id of the idempotent producer; -1 for none. The other producer arguments need it.
+            producer_id: The id of the idempotent producer; -1 for none. The next three arguments need a producer id.
             producer_epoch: The producer's epoch.
-            base_sequence: The sequence number of the first record; the records are numbered from it.
+            base_sequence: The sequence number of the first record; each further record has the next number.
             transactional: Append the records in the producer's transaction, which `append_marker` ends.
 
         Returns:
@@ -360,7 +361,7 @@ class Log(Closing):
 
         Raises:
             InvalidRecordError: As in `append`; the error names the record by its number in the iterable.
-            RecordTooLargeError: As in `append`; also if `atomic` and the records do not fit one batch.
+            RecordTooLargeError: As in `append`; also if `atomic` is set and the records do not fit into one batch.
             OutOfOrderSequenceError: If a sequence number does not follow the producer's last one.
             InvalidProducerEpochError: If the log knows a newer epoch of the producer.
             InvalidTxnStateError: If a batch does not fit the state of the producer's transaction.
@@ -393,28 +394,28 @@ class Log(Closing):
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> AppendInfo:
-        """Append a record for each row of `values` and of the other columns; nulls are nulls.
+        """Append a record for each row of the columns. A null is stored as a null key or value.
 
         A column is an object with the Arrow PyCapsule interface (an array, a chunked array, a stream), a NumPy array,
         or a list. Bytes may be Arrow's binary or utf8 in any layout, dictionary-encoded or not, or NumPy's `S` (NUL
         bytes at a row's end are padding, as in NumPy), `V`, or rows of uint8.
 
-        The batches are those that `append_many` makes of the same records. Every exception says which records were
-        stored, as there.
+        The batches are the same as those of `append_many` for the same records. As there, every exception says which
+        records were stored.
 
         Args:
             values: The column of values; or a record batch, a table, a stream of either, or a structured array with the
                 columns value, key, timestamp and headers.
             keys: The column of keys.
-            timestamps: Milliseconds, Arrow timestamps, dates, or datetime64; one int for all rows; None for now. A null
-                is now, too. Times between two milliseconds count as the earlier one.
+            timestamps: Milliseconds, Arrow timestamps, dates, or datetime64; or one int for all rows. If None, all rows
+                get the current time; a row with a null does, too. Times are rounded down to the millisecond.
             headers: An Arrow map or list of structs, or a list with the headers of each record as in `append_many`.
             compression: As in `append_many`.
             sync: Return only when the records are on the disk.
             batch_bytes: As in `append_many`.
             threads: How many threads compress batches; the batches are stored in order. Without a codec and with two or
                 more threads, one batch is written while the next is encoded.
-            expected_offset: The rows are stored as one batch that starts at this offset, or not at all.
+            expected_offset: Store the rows as one batch that starts at this offset, or store nothing.
             leader_epoch: As in `append`.
             producer_id: As in `append_many`.
             producer_epoch: As in `append_many`.
@@ -427,8 +428,8 @@ class Log(Closing):
         Raises:
             InvalidColumnError: If columns have different lengths or Arrow data is malformed.
             TypeError: If a column has a type that is not accepted.
-            RecordTooLargeError: If `expected_offset` is given and the rows do not fit one batch.
-            KStoreError: Any error that `append_many` raises; errors name the row.
+            RecordTooLargeError: If `expected_offset` is given and the rows do not fit into one batch.
+            KStoreError: Any error that `append_many` raises; errors name the row by its number.
 
         Example:
             >>> log.append_columns([b"a", b"b"], keys=pyarrow.array([b"k1", None])).last_offset
@@ -450,7 +451,7 @@ class Log(Closing):
         leader_epoch: int | None = None,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Check one encoded batch as a producer sends it, assign its offsets, and append it (SEMANTICS 1).
+        """Check one encoded batch like one from a producer, assign its offsets, and append it (SEMANTICS 1).
 
         A batch with a producer id is compared with the log's state of that producer, as in `append_many`. If this call
         raises, the log is unchanged.
@@ -487,7 +488,7 @@ class Log(Closing):
         sync: bool = False,
         leader_epoch: int | None = None,
     ) -> int:
-        """End a producer's transaction in this log with a control batch, stamped now (SEMANTICS 9.11).
+        """End a producer's transaction in this log with a control batch, which gets the current time (SEMANTICS 9.11).
 
         If the producer has no open transaction, the marker is stored and changes only the epochs.
 
@@ -496,8 +497,8 @@ class Log(Closing):
             producer_epoch: The producer's epoch.
             commit: Commit the transaction if true, abort it if false.
             coordinator_epoch: The epoch of the transaction coordinator.
-            transaction_version: If 2, the epoch must be above that of the transaction; the next transaction then starts
-                at sequence 0.
+            transaction_version: If 2, `producer_epoch` must be above the transaction's epoch; the next transaction then
+                starts at sequence 0.
             sync: Return only when the marker is on the disk.
             leader_epoch: As in `append`.
 
@@ -522,7 +523,7 @@ class Log(Closing):
         return offset
 
     def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
-        """Append encoded batches that already have offsets and leader epochs, as a replica fetches them.
+        """Append encoded batches that already have offsets and leader epochs, such as a replica's fetched batches.
 
         The batches are stored as they are (SEMANTICS 1.23 to 1.25). If this call raises, the log is unchanged.
 
@@ -546,12 +547,12 @@ class Log(Closing):
         return encoded_append.append_fetched(writer, data, leader_epoch)
 
     def flush(self) -> None:
-        """Return when everything appended before the call is on the disk, including the directory entries.
+        """Sync the log: return when all records appended before the call and the directory entries are on the disk.
 
         Concurrent callers share one sync. After a failed sync the log refuses writes until it is reopened.
 
         Raises:
-            StorageError: If the sync failed, or an earlier failure has stopped the log.
+            StorageError: If the sync failed, or the log refuses writes because of an earlier error.
         """
         self._writable().housekeeping.flush()
 
@@ -572,8 +573,8 @@ class Log(Closing):
         all tasks that wait at the same time share one sync, which a thread of the loop's executor makes. A task that
         appends in a loop gives way to the event loop's other tasks every half millisecond.
 
-        If the call is cancelled before the write, nothing has been appended. With `sync=True` the call may be cancelled
-        after the write: then the record has been appended, can be read, and is on the disk after the next sync.
+        If the call is cancelled before the write, nothing is appended. With `sync=True` the call may be cancelled after
+        the write: the record has then been appended, can be read, and is on the disk after the next sync.
 
         Args:
             value: As in `append`.
@@ -615,7 +616,7 @@ class Log(Closing):
         return offset
 
     async def aflush(self) -> None:
-        """Return when everything appended before the call is on the disk, as `flush` does.
+        """Return when all records appended before the call are on the disk, as `flush` does.
 
         A thread of the loop's executor makes one sync for all tasks that wait at the same time. If a call is cancelled,
         it only stops waiting.
@@ -654,14 +655,14 @@ class Log(Closing):
             offset: The offset of the first record; the log start if omitted.
             end_offset: The offset before which the iterator ends.
             start_timestamp: Start at the first record at or after this time, in milliseconds or as a `datetime` with a
-                time zone. Excludes `offset`.
-            isolation: With "read_committed" the iterator ends (or waits, if it follows) at the last stable offset,
-                where the earliest open transaction starts, and leaves out the records of aborted transactions.
+                time zone. Not allowed together with `offset`.
+            isolation: With "read_committed" the iterator ends (or, if it follows, waits) at the last stable offset: the
+                start of the earliest open transaction. It leaves out the records of aborted transactions.
             follow: Wait for more records at the end of the log.
             timeout: If the iterator follows, it ends after this many seconds without a new record; never if omitted.
             durable: End (or wait) at the recovery point: every returned record survives a crash of the machine. In mode
-                "a" the recovery point is the end of the flushed data. In mode "r" it is the one that the writer last
-                wrote to its checkpoint file, about once a minute (SEMANTICS 12.7).
+                "a" the recovery point is the end of the flushed data. In mode "r" it is the recovery point in the
+                checkpoint file, which the writer writes about once a minute (SEMANTICS 12.7).
             on_lag: What to do if records at the iterator's offset were deleted by retention or `delete_records`, before
                 the call or later: "raise" an error, or continue at the log "start".
 
@@ -670,8 +671,8 @@ class Log(Closing):
 
         Raises:
             OffsetOutOfRangeError: If the offset is below the log start (unless `on_lag="start"`) or above the log end.
-                The iterator raises it if retention, `delete_records` or a truncation overtakes it; with
-                `on_lag="start"` only if a truncation does.
+                The iterator raises it if retention, `delete_records` or a truncation removes the records at its
+                position; with `on_lag="start"` only if a truncation does.
             InvalidTimestampError: If `start_timestamp` is a `datetime` without a time zone.
             CorruptRecordError: From the iterator, if the CRC of a batch is wrong.
             LogClosedError: If the log is closed.
@@ -761,8 +762,8 @@ class Log(Closing):
             end_offset: As in `read`.
             start_timestamp: As in `read`.
             max_records: The most rows to read; no limit if omitted.
-            max_bytes: The most bytes to read, counted as a batch holds the records before compression; no limit if
-                omitted. One record is always read, whatever its size.
+            max_bytes: The most bytes to read; no limit if omitted. A record counts with its encoded size in an
+                uncompressed batch. One record is always read, whatever its size.
             columns: The columns to build; by default offset, timestamp, key and value. Others are headers,
                 partition_leader_epoch, producer_id, producer_epoch, base_sequence, sequence, base_offset,
                 timestamp_type (0 the producer's, 1 the log's, -1 none), compression (by number), is_transactional and
@@ -772,8 +773,8 @@ class Log(Closing):
                 views, but have few functions for them).
             isolation: As in `read`.
             durable: As in `read`.
-            threads: How many threads share the reading of many records; by default the number of cores, at most 4. The
-                rows are in order.
+            threads: How many threads read if there are many records; by default the number of cores, at most 4. The
+                rows are always in order.
 
         Returns:
             The columns. Their `next_offset` says where to continue; it is the end if nothing is left.
@@ -805,12 +806,13 @@ class Log(Closing):
     ) -> Iterator[Columns]:
         """Iterate over the records of `[offset, end_offset)`, at most `max_records` and `max_bytes` in each `Columns`.
 
-        Takes the arguments of `read_columns` and raises the same errors; the rows before a damaged batch come first.
+        Takes the arguments of `read_columns` and raises the same errors. If a batch is damaged, the rows before it are
+        returned first.
 
-        If neither `max_records` nor `max_bytes` is given, a chunk has up to 4 MiB and consists of whole batches, unless
-        a batch is larger. As many chunks as there are `threads` are then read at the same time, twice as many if the
-        batches are compressed. The other threads read up to that many ahead while the caller uses a chunk; these chunks
-        take memory in addition to those that the caller keeps.
+        If neither `max_records` nor `max_bytes` is given, a chunk has up to 4 MiB and consists of whole batches; a
+        larger batch is split into several chunks. As many chunks as there are `threads` are then read at the same time,
+        or twice as many if the batches are compressed. While the caller uses a chunk, the other threads read the next
+        chunks ahead, which take memory, too.
 
         Returns:
             An iterator over `Columns`, for one thread at a time.
@@ -840,8 +842,8 @@ class Log(Closing):
         """Iterate over the records of `[offset, end_offset)` as columns with `async for`, chunk by chunk.
 
         Takes the arguments of `read_columns`; the chunks and errors are those of `iter_columns`. A thread of the loop's
-        executor builds each chunk when the caller asks for it; only the other `threads` read ahead. If an `anext` is
-        cancelled, no chunk is lost: the next `anext` returns it.
+        executor builds each chunk when the caller asks for it. If `threads` is more than one, the other threads read
+        further chunks ahead. If an `anext` is cancelled, no chunk is lost: the next `anext` returns it.
 
         Returns:
             An asynchronous iterator, for one task at a time.
@@ -868,8 +870,8 @@ class Log(Closing):
         The columns are base_offset, last_offset, count, position and size_bytes in the file, segment_base_offset,
         base_timestamp, max_timestamp, partition_leader_epoch, magic, compression (by number), timestamp_type (0 the
         producer's, 1 the log's, -1 none), is_transactional, is_control, producer_id, producer_epoch, base_sequence,
-        delete_horizon_ms (-1: none) and crc. A compressed message of the old formats holds its base offset and its
-        count inside; both are -1 here.
+        delete_horizon_ms (-1: none) and crc. For a compressed message of the old formats, base_offset and count are -1:
+        only the compressed part has them.
 
         Returns:
             The columns.
@@ -889,8 +891,8 @@ class Log(Closing):
 
         `polars.DataFrame(log)`, `duckdb.sql('select "offset" from log')`, `pandas.DataFrame.from_arrow(log)` and
         `pyarrow.RecordBatchReader.from_stream(log)` call this, some of them several times for one query. So while a
-        stream of the log is open, every further stream ends at the same offset. The next stream after that ends at the
-        log end of its time.
+        stream of the log is open, every further stream ends at the same offset. A stream made when no other is open
+        ends at the log end at that time.
 
         Args:
             requested_schema: The columns to stream: any that `read_columns` knows, bytes in any layout or as strings.
@@ -953,9 +955,9 @@ class Log(Closing):
         Args:
             offset: The offset to start at.
             max_bytes: The most bytes to return.
-            isolation: With "read_committed" the batches end at the last stable offset, and `aborted_transactions` of
-                the result lists (producer id, first offset) of the transactions whose batches the reader must leave
-                out, and possibly of more (SEMANTICS 4.11).
+            isolation: With "read_committed" the batches end at the last stable offset. The result's
+                `aborted_transactions` then lists (producer id, first offset) of all transactions whose batches the
+                reader must leave out, and possibly of other aborted ones (SEMANTICS 4.11).
             min_one_message: Return the first batch whole even if it is larger than `max_bytes`.
 
         Returns:
@@ -1025,9 +1027,10 @@ class Log(Closing):
     def last_stable_offset(self) -> int:
         """The offset at which reads of committed records end; the high watermark if no transaction is open.
 
-        It is the log start if an open transaction started below that (SEMANTICS 9.16). A writer that recovers or
-        truncates the log may forget such a transaction, as Kafka does; a log in mode "r" remembers it until it is
-        closed. If all records were deleted, only the writer that was open then knows the transaction.
+        If an open transaction started below the log start, it is the log start (SEMANTICS 9.16). A writer that recovers
+        or truncates the log may forget such a transaction, as Kafka does; a log in mode "r" knows the transaction until
+        that log is closed. If all records are deleted, only a writer that was open at that time still knows the
+        transaction.
         """
         return self._marks().decided_end_offset()
 
@@ -1063,7 +1066,7 @@ class Log(Closing):
         self._configure(after, settings)
 
     def _configure(self, config: LogConfig, settings: LogSettings | None = None) -> None:
-        """Set the configuration; if `settings` are given, change only these in the present one.
+        """Set the configuration; if `settings` are given, change only these.
 
         Aborts a running cleaning if the policy loses `compact` (SEMANTICS 7.8).
         """
@@ -1076,7 +1079,7 @@ class Log(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether the log has been closed, or was opened before a fork by the parent process."""
+        """Whether the log has been closed. In a forked child a log that the parent opened is closed."""
         return self._view.closed
 
     def stats(self) -> LogStats:
@@ -1111,7 +1114,7 @@ class Log(Closing):
     def roll(self) -> int:
         """Roll the log: start a new segment at the log end.
 
-        If the active segment is empty, it remains the active one and its age for `segment.ms` starts again.
+        If the active segment is empty, it remains active, and its age for `segment.ms` starts again.
 
         Returns:
             The base offset of the active segment.
@@ -1128,7 +1131,7 @@ class Log(Closing):
         """Delete the records at and above `offset`, and the whole batch that holds `offset`.
 
         Args:
-            offset: The new log end, also if it is inside a batch. At or above the log end nothing is deleted.
+            offset: The new log end, even if it is inside a batch. If it is at or above the log end, nothing is deleted.
 
         Returns:
             Whether there were records to delete.
@@ -1203,7 +1206,7 @@ class Log(Closing):
         return self._survey()[0]
 
     def retention_outlook(self) -> Outlook | None:
-        """Say why the oldest segment that `apply_retention` would keep is kept, and when it will be deleted.
+        """Find the oldest segment that `apply_retention` would keep; say why, and when it will be deleted.
 
         Returns:
             The explanation and the time; None if `apply_retention` would delete all segments.
@@ -1223,8 +1226,8 @@ class Log(Closing):
     ) -> CompactionStats:
         """Delete superseded records below the active segment and the last stable offset (SEMANTICS 7).
 
-        Compacts whatever the dirty ratio and the lags are. Offsets do not change. Retention is not applied. If this
-        call raises, the log is as it was before the round that failed.
+        Ignores the dirty ratio and the compaction lags. Offsets do not change. Retention is not applied. A large log is
+        cleaned in several rounds, one after another; if this call raises, the rounds before the failed one remain done.
 
         Args:
             roll: Roll the active segment first, so that its records are compacted, too.
@@ -1252,7 +1255,7 @@ class Log(Closing):
         return compact_log.compact(writer, progress=progress)
 
     def compaction_outlook(self) -> CompactionOutlook:
-        """Say what the next compaction of the log will clean and when, or why it cleans nothing; changes nothing.
+        """Say what the next compaction of the log will clean and when, or why it will clean nothing; changes nothing.
 
         Returns:
             The explanation in words, and numbers.

@@ -2,7 +2,7 @@
 
 The first pass finds the offset of each key's newest record; the second reads only the records at these offsets.
 Invariant: both passes see the same log; after a compaction, truncation or deletion they start again. Otherwise a key
-could be missing whose record was cleaned because of a newer one above the end of the first pass.
+could be missing: a compaction may remove the key's record because of a newer record above the end of the first pass.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 class LogTable(KeyedRows[Record]):
     """The newest record of each key of a log at one time, as `Log.latest` read them.
 
-    Iterating yields the records in the order of their offsets. `table[key]` is the `Record` of a key (bytes) and `len`
-    the number of keys; `key in table`, `get`, `keys` and `items` work as with a dict. `columns()` returns the table as
-    columns, and Arrow libraries accept the table itself: `polars.DataFrame(table)`, `pyarrow.table(table)`. In names of
-    headers, bytes that are not UTF-8 are replaced by U+FFFD, as in columns.
+    Iterating yields the records in the order of their offsets. `table[key]` is the `Record` of a key (bytes), and
+    `len(table)` is the number of keys; `key in table`, `get`, `keys` and `items` work as with a dict. `columns()`
+    returns the table as columns, and Arrow libraries accept the table itself: `polars.DataFrame(table)`,
+    `pyarrow.table(table)`. As in columns, bytes of header names that are not UTF-8 are replaced by U+FFFD.
 
     Example:
         >>> table = log.latest()
@@ -60,7 +60,7 @@ class LogTable(KeyedRows[Record]):
 
 
 class Newest(NamedTuple):
-    """The newest records of a log as rows in the order of their offsets."""
+    """The newest record of each key of a log, as rows in the order of their offsets."""
 
     end_offset: int
     part: KeyedPart
@@ -80,7 +80,7 @@ def checked(as_of: int | datetime | None, name: str = "as_of") -> int | datetime
 
 
 def collect(view: View, as_of: int | datetime | None, secret: bytes, *, threads: int | None = None) -> Newest:
-    """Read the newest records of one state of a log; results with the same `secret` can be compared.
+    """Read the newest record of each key in one state of a log; results with the same `secret` can be compared.
 
     `threads` is as in `Log.iter_columns`.
     """
@@ -109,7 +109,7 @@ def _end_offset(view: View, as_of: int | datetime | None) -> int:
     if as_of is None:
         return stable
     if isinstance(as_of, datetime):
-        # Above -1, so that a record without a timestamp is not later than any time.
+        # At least 0, because a record without a timestamp (-1) is never later.
         first = _timestamp_lookup.first_at(view, max((as_of - _EPOCH) // _MILLISECOND, -1) + 1)
         return stable if first is None else min(first.offset, stable)
     check_offset(view, as_of)

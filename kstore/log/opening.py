@@ -1,4 +1,5 @@
-"""Opens a partition directory for writing: takes its lock, reads the checkpoint files, recovers it, sets its role."""
+"""Opens a partition directory for writing: takes the lock, reads the checkpoint files, recovers the log, sets the
+role."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def check_place(path: str | os.PathLike[str], mode: str) -> tuple[str, str, int]
 
 
 class Marks(NamedTuple):
-    """The entries of a partition in the files of its log directory, read before it is opened for writing."""
+    """A partition's entries in the files of its log directory, read before the partition is opened for writing."""
 
     recovery_point: int
     log_start_offset: int

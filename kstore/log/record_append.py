@@ -1,7 +1,7 @@
-"""Appends records to a log: one record that the compiled `Log.append` cannot append itself, or an iterable.
+"""Appends records to a log: one record that the compiled `Log.append` cannot append itself, or many.
 
-Records are packed before the log's gate is entered. Invariant: an append that raises leaves the log unchanged, or its
-exception says which records it has stored.
+Records are packed before the log's gate (its mutex) is entered. Invariant: an append that raises leaves the log
+unchanged, or its exception says which records it has stored.
 """
 
 from __future__ import annotations

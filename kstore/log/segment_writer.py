@@ -1,7 +1,7 @@
 """Writes batches into segments for a bulk load, outside of any log; each segment has three files.
 
-They are byte for byte the files of a `Log` with the same configuration after a clean close. Files that only an open log
-needs are not written: producer snapshots, epochs, checkpoints, locks.
+A `Log` with the same configuration would have byte for byte the same files after a clean close. Files that only an open
+log needs are not written: producer snapshots, epochs, checkpoints, locks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kstore.log.writing import active_segment
 from kstore.log.writing._appender import Appender, Code
 from kstore.log.writing._log_gate import Gate
 
-WRITE_BACK_BYTES = 1 << 20  # after this many appended bytes the system starts to write the file to the disk
+WRITE_BACK_BYTES = 1 << 20  # after this many appended bytes, tell the system to start writing the file to the disk
 
 
 class WrittenSegment(NamedTuple):
-    """A sealed segment: its offsets `[base_offset, next_offset)`, size of the `.log` file, greatest timestamp."""
+    """A sealed segment: its offsets `[base_offset, next_offset)`, size of the `.log` file, and greatest timestamp."""
 
     base_offset: int
     next_offset: int
@@ -34,8 +34,9 @@ class WrittenSegment(NamedTuple):
 class SegmentWriter:
     """Appends batches without a producer id to new segments in a directory, starting at offset 0, and seals them.
 
-    Rolls when a log with this configuration would. The first batch creates the first files. Not thread-safe, except
-    that another thread may park the active segment at any time (this is its `openfiles.Holder`).
+    Rolls when a log with this configuration would roll. The first batch creates the first files. Not thread-safe,
+    except that another thread may call the methods of `openfiles.Holder`: `let_go` releases the active segment's
+    descriptors until the next append.
     """
 
     listed = False
@@ -49,7 +50,7 @@ class SegmentWriter:
         active_segment.configure(self._appender, config)
         self._gate = Gate(threading.Lock(), self._appender, check=self._make_ready, stopped=lambda: self._closed)
         self._closed = False
-        self._unwritten = 0  # bytes since the last write-back started
+        self._unwritten = 0  # bytes appended since the last write-back was started
         self._seen_end = 0
         fs.register(self)
 
@@ -72,7 +73,7 @@ class SegmentWriter:
                 fs.start_writing(self._segments[-1].file.fd)
 
     def seal(self) -> list[WrittenSegment]:
-        """Seal the last segment, refuse further appends, and return the segments. `flush` then syncs them."""
+        """Seal the last segment, refuse further appends, and return the segments. `flush` must still sync them."""
         if self._segments:
             with self._gate:
                 self._seal_active()
@@ -122,7 +123,7 @@ class SegmentWriter:
     def _seal_active(self) -> None:
         segment = self._segments[-1]
         active_segment.settle(self._appender, segment)
-        self._appender.detach()  # sealing closes descriptors, and no append may write to their numbers
+        self._appender.detach()  # no append may write to descriptors that sealing closes: other files may get them
         segment.seal()
 
     def _pin(self) -> None:
@@ -148,7 +149,7 @@ class SegmentWriter:
             active_segment.park(self._appender, self._segments[-1], unsynced=True)
 
     def _after_fork(self) -> None:
-        """Close in a forked child: the descriptors are closed there, and their numbers may belong to other files."""
+        """Mark the writer as closed in a forked child; its descriptors' numbers may belong to other files there."""
         self._closed = True
         self._appender.busy = True
         self._appender.detach()

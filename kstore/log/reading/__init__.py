@@ -1,5 +1,5 @@
-"""Reads logs, also while another process writes them: by offset, by time, and waiting for more.
+"""Reads logs by offset or by time, also while another process writes them, and waits for new records.
 
-Reading takes no lock and changes no file. Invariant: a reader that a truncation or deletion overtakes returns no record
-of the bytes that it read before.
+Reading takes no lock and changes no file. Invariant: if a truncation or deletion removes records that a reader has read
+ahead, the reader does not return them.
 """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""`ActiveEnd`, which the search by time asks where the active segment ends."""
+"""`ActiveEnd`, which says to the search by time where the active segment ends."""
 
 from libc.stdint cimport int64_t
 

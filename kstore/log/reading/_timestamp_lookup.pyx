@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, annotation_typing=False, nonecheck=True, embedsignature=False
-"""The search by time. Compiled, because it reads little, so that Python code would take most of the time.
+"""The search by time. Compiled, because it reads so little that Python code would take most of the time.
 
-This module chooses the segments to search. `look_behind` finds the record in a segment, or if it cannot,
-`time_search.find_timestamp`. Takes no lock.
+This module chooses the segments to search. In a segment, `look_behind` finds the record; if it cannot,
+`time_search.find_timestamp` does. Takes no lock.
 """
 
 cimport cython
@@ -37,7 +37,7 @@ from kstore.log.segments import time_search
 from kstore.types import TimestampOffset
 
 
-@cython.binding(True)                    # a method of a class of Python
+@cython.binding(True)                    # a method of a Python class
 def offset_for_timestamp(self, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset whose timestamp is at or after `timestamp`.
 
@@ -70,8 +70,8 @@ cdef class ActiveEnd:
 cpdef object first_at(view: View, timestamp: int | datetime):  # type: TimestampOffset | None
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
-    `timestamp` is as in `times.moment`. Unlike Kafka's, the search continues after the first candidate segment
-    (SEMANTICS 5.6). The greatest timestamps of the searched segments are noted for later searches.
+    `timestamp` is as in `times.moment`. Unlike in Kafka, the search continues after the first candidate segment
+    (SEMANTICS 5.6). The greatest timestamps of the searched segments are saved for later searches.
     """
     cdef int64_t wanted
     if type(timestamp) is not int or not -0x8000000000000000 <= timestamp <= 0x7fffffffffffffff:
@@ -82,7 +82,7 @@ cpdef object first_at(view: View, timestamp: int | datetime):  # type: Timestamp
 
 
 cdef object _near(view, int64_t timestamp):
-    """Return the answer if the first candidate segment has it and its open files lead to it directly, else None."""
+    """Return the record if it is in the first candidate segment and the segment's open files lead to it, else None."""
     cdef Guard guard = view.guard
     cdef int64_t seen = guard.version
     cdef int64_t end
@@ -107,7 +107,7 @@ cdef object _near(view, int64_t timestamp):
         if not look_behind(file.fd, end, timestamp, start, time_index, offset_index, view.max_decompressed_bytes, True,
                            &found):
             return None
-    except (CorruptIndexError, StorageError):   # `_look` finds out whether the log has only changed
+    except (CorruptIndexError, StorageError):   # `_look` finds out whether the log has changed or is damaged
         return None
     if guard.version != seen:
         return None
@@ -115,7 +115,8 @@ cdef object _near(view, int64_t timestamp):
 
 
 cdef Py_ssize_t _first(segments, int64_t start, int64_t timestamp) except -1:
-    """Return the number of the first candidate segment: those before it end below `start` or have earlier times."""
+    """Return the number of the first candidate segment: those before it end below `start` or have earlier
+    timestamps."""
     cdef Py_ssize_t first = max(<Py_ssize_t> bisect_right(segments.bases, start) - 1, 0)
     noted = segments.maxima
     return max(first, <Py_ssize_t> bisect_left(noted, timestamp)) if noted else first

@@ -1,4 +1,4 @@
-"""Fetches raw batches, and finds a log's greatest timestamp; both read again if the log changed during the read."""
+"""Fetches raw batches, and finds a log's greatest timestamp. If the log changes during the read, both read again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FetchResult:
     """The base offset of the first batch."""
 
     segment_base_offset: int
-    """The base offset of the segment that holds them."""
+    """The base offset of the segment that holds the batches."""
 
     position: int
     """The byte of the segment's `.log` file at which the first batch starts."""
@@ -105,7 +105,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
     end_offset = view.log_end_offset
     segments = view.segments
     if segments.items and offset < segments.bases[0]:
-        raise out_of_range(offset, view.log_start_offset, end_offset)  # no segment holds it (SEMANTICS 4.3)
+        raise out_of_range(offset, view.log_start_offset, end_offset)  # no segment has the offset (SEMANTICS 4.3)
     if offset < end_offset:
         for segment in segments.items[max(segments.floor(offset), 0) :]:
             end = view.readable_bytes(segment)
@@ -113,7 +113,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             place = segment.find_batch(offset, end, most=most)
             if place is None:
                 continue
-            if place.base_offset >= stable or offset >= stable:  # not below the last stable offset (SEMANTICS 4.4)
+            if place.base_offset >= stable or offset >= stable:  # at or above the last stable offset (SEMANTICS 4.4)
                 empty = memoryview(b"")
                 return FetchResult(empty, place.base_offset, segment.base_offset, place.position, aborted)
             undecided = segment.find_batch(stable, end, most=most) if stable < end_offset else None
@@ -137,9 +137,10 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
 def _aborted_for(
     view: View, segments: SegmentList, segment: Segment, offset: int, position: int, next_offset: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the aborted transactions that matter to a reader of the bytes up to `position`, or more (SEMANTICS 4.11).
+    """Return at least the aborted transactions with batches between `offset` and `position` (SEMANTICS 4.11).
 
-    The whole batches in these bytes end at `next_offset`; an index entry with a lower offset is wrong and not used.
+    The last whole batch before `position` ends before `next_offset`; an index entry with a lower offset is wrong and
+    not used.
     """
     upper = segment.offset_index.offset_from(position)
     if upper is not None and upper < next_offset:

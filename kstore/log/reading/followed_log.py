@@ -1,6 +1,6 @@
-"""`FollowedLog`: polls a log for new records, for a reader that waits for several logs or in an event loop.
+"""`FollowedLog`: polls a log for new records. It serves readers that wait for several logs, or in an event loop.
 
-A reader that waits for one log in its own thread is a `LogReader` with `follow`.
+A reader that waits for one log in its own thread uses a `LogReader` with `follow`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kstore.log.reading.view import View, out_of_range
 
 
 class FollowedLog:
-    """A log that is followed, and its end at the last `look`. For one thread or task at a time."""
+    """A log that a reader follows, and the log's end at the last `look`. For one thread or task at a time."""
 
     __slots__ = ("durable", "end_offset", "records", "version", "view")
 
@@ -22,7 +22,7 @@ class FollowedLog:
         self.view = view
         self.records = records
         self.durable = durable
-        self.end_offset = self.version = -1  # `look` was not called yet
+        self.end_offset = self.version = -1  # `look` has not been called yet
 
     def has_news(self) -> bool:
         """Return whether the log has grown or otherwise changed since the last `look`."""
@@ -36,9 +36,9 @@ class FollowedLog:
         return self.view.durable_end_offset if self.durable else self.view.log_end_offset
 
     def look(self, start: Callable[[], RecordIterator] | None = None) -> RecordIterator | None:
-        """Return the records that are new since the last call, None if there are none.
+        """Return an iterator over the records that are new since the last call; None if there are no new records.
 
-        The first call gets the iterator from `start`. After a call that raised, the next one raises again.
+        The first call gets the iterator from `start`. If a call raises, the next call raises again.
         """
         if not self.has_news():
             return None
@@ -52,7 +52,7 @@ class FollowedLog:
         return self.records
 
     def lost(self, offset: int) -> OffsetOutOfRangeError | None:
-        """Return an error if records below `offset` were cut since the last `look`; reading must then not continue."""
+        """Return an error if records below `offset` were cut since the last `look`: the caller must stop reading."""
         view = self.view
         if not isinstance(view, ReadOnlyView):
             overtaken = view.has_overtaken(ReaderPosition(offset, self.version, -1, 0))

@@ -1,6 +1,7 @@
-"""`LogReader`: feeds the iterators over a log with pieces of segment files, and waits for more.
+"""`LogReader`: feeds the iterators over a log with pieces of segment files, and waits for new records.
 
-An iterator checks its view's guard before each record, so it notices immediately if its position is gone.
+An iterator compares the version of its view's guard before each record. So it notices immediately if its position is
+gone.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class LogReader:
     """Feeds a compiled iterator in one pass over a part of a log. For one thread at a time.
 
     Iterating yields (bytes, path, position, least offset) of whole batches that follow one another, starting with the
-    batch that holds `offset`; a batch whose offsets do not follow raises `CorruptRecordError`. An iterator calls
-    `recheck` when the guard has moved; that raises, or returns a reader to continue with.
+    batch that holds `offset`; a batch whose offsets do not follow raises `CorruptRecordError`. When the guard's version
+    has changed, an iterator calls `recheck`, which raises or returns a reader to continue with.
     """
 
     def __init__(self, view: View, offset: int, end_offset: int, options: ReadOptions) -> None:
@@ -51,13 +52,13 @@ class LogReader:
         try:
             yield from self._pieces()
         except fs.MissingFileError as error:
-            # The file was renamed; the iterator calls `recheck`, which says why.
+            # The file was renamed; the iterator calls `recheck`, which finds out why.
             raise CorruptRecordError(f"the file has gone: {error}", path=error.filename) from error
 
     def _pieces(self) -> Iterator[tuple[memoryview, str, int, int]]:
         view = self.view
         promised = 0 if self.options.follow else min(view.data_end_offset, self.end_offset)
-        # No segment: a new directory, or a log that is being truncated fully.
+        # A new directory, or a log that is being truncated fully, has no segment.
         while not (segments := view.segments).items:
             if not self.options.follow:
                 view.check_end()
@@ -113,14 +114,15 @@ class LogReader:
                 return
 
     def _limit(self, timeout: float | None) -> int:
-        """Return the offset before which reading stops for now; wait at most `timeout` seconds for a truncation."""
+        """Return the offset before which reading stops for now; wait at most `timeout` seconds for a truncation to
+        end."""
         limit = self.view.durable_end_offset if self.options.durable else MAX_OFFSET
         return min(limit, self.view.decided_end_offset(timeout)) if self.options.committed else limit
 
     def aborted_in(self, segment: Segment, start: int, limit: int) -> AbortedFilter | None:
         """Return a filter for the aborted transactions in `[start, limit)` of a segment.
 
-        None if there are none, or if the reader reads uncommitted records.
+        Returns None if there are none, or if the reader reads uncommitted records.
         """
         if not self.options.committed:
             return None
@@ -135,10 +137,11 @@ class LogReader:
     def _pieces_of(
         self, segment: Segment, position: int, end: int, previous: ReadPiece | None, least: int
     ) -> Iterator[tuple[ReadPiece, memoryview, int, int, int]]:
-        """Read `[position, end)` of a segment in pieces; the first must follow `previous` and not start below `least`.
+        """Read `[position, end)` of a segment in pieces; the first must follow `previous` and start at or above
+        `least`.
 
-        Yields each piece with its bytes, its position, how many of the bytes are batches that follow one another, and
-        the least offset after these.
+        Yields each piece with its bytes, its position, the number of bytes in batches that follow one another, and the
+        least offset after these batches.
         """
         file = segment.file
         first_bytes = FIRST_BYTES if previous is None else None
@@ -155,7 +158,7 @@ class LogReader:
             previous = piece
 
     def _start_in(self, segment: Segment) -> tuple[int, int]:
-        """Return position and least offset of a batch at or before the one that holds the offset, or of the end."""
+        """Return the position and least offset of a batch at or before the reader's offset, or of the end."""
         view = self.view
         while True:
             log_end, data_end = view.log_end_offset, view.data_end_offset
@@ -168,9 +171,9 @@ class LogReader:
     def _end_in(self, segment: Segment, limit: int, *, sealed: bool) -> int:
         """Return the position at which reading stops in a segment for now: after its whole batches below `limit`.
 
-        A batch that the recovery point divides was synced as a whole: a reader that follows gets it when the recovery
-        point has passed it, any other gets its records below `limit`. A batch that the last stable offset divides is
-        undecided.
+        If the recovery point lies inside a batch, the whole batch was synced: a reader that follows gets the batch when
+        the recovery point has passed it; any other reader gets its records below `limit`. If the last stable offset
+        lies inside a batch, the batch is undecided, and reading stops before it.
         """
         end = self.view.readable_bytes(segment)
         if not (self.options.durable or self.options.committed) or sealed:
@@ -209,7 +212,7 @@ class LogReader:
     def recheck(self, position: ReaderPosition, error: CorruptRecordError | None) -> LogReader | None:
         """Return a reader with which an iterator continues at `position`; raise if it cannot continue.
 
-        Called if the log has changed, or with the `error` of unsound bytes.
+        Called if the log has changed, or with the `error` that unsound bytes raised.
         """
         view = self.view
         if error is not None:
@@ -240,7 +243,7 @@ def _marks_and_overtaken(view: View, position: ReaderPosition) -> tuple[int, int
 
 
 def open_reader(view: View, options: ReadOptions, owner: object = None) -> LogReader:
-    """Make a reader that starts at the offset or time of `options`, else at the log start; check the bounds.
+    """Make a reader that starts at the offset or time in `options`, or else at the log start; check the bounds.
 
     Unless it follows, the reader ends at most where the log, or its durable or committed part, ends now. With
     `skip_deleted` an offset below the log start becomes the log start. The reader keeps the `owner` alive.
@@ -285,7 +288,7 @@ def iterate_batches(view: View, options: ReadOptions, owner: object) -> BatchIte
     return BatchIterator(
         reader,
         reader.offset,
-        # If no record is in between, no batch is returned, though one batch may hold both offsets.
+        # If the range is empty, no batch is returned, even if one batch holds both offsets.
         reader.end_offset if reader.end_offset > reader.offset else 0,
         guard=view.guard,
         max_decompressed_bytes=view.max_decompressed_bytes,

@@ -16,12 +16,12 @@ class ReadOptions(NamedTuple):
 
     offset: int | None = None  # None: the log start, or the offset of `start_timestamp`
     end_offset: int | None = None  # None: the log end at the start of the pass; no end if `follow`
-    start_timestamp: int | None = None  # start at the first record at or after it
+    start_timestamp: int | None = None  # start at the first record at or after this time
     committed: bool = False  # only committed records
     durable: bool = False  # only flushed records
-    follow: bool = False  # wait for more at the end
-    timeout: float | None = None  # a follower ends after this many seconds without a new record
-    skip_deleted: bool = False  # continue at the log start if it has overtaken the reader
+    follow: bool = False  # wait for more records at the end
+    timeout: float | None = None  # if `follow`, end after this many seconds without a new record
+    skip_deleted: bool = False  # if records at the reader's offset were deleted, continue at the log start
 
 
 def wants_committed(isolation: Isolation) -> bool:

@@ -1,7 +1,7 @@
 """Lists the segments of a partition directory, with interrupted deletions and swaps applied in memory.
 
-Names change while a log is rolled, truncated, cleaned and deleted. Invariant: a listing is the directory at one time. A
-swap of cleaned segments is seen as not started or as done, whichever of its renames it has reached.
+Files are renamed while a log is rolled, truncated, cleaned and deleted. Invariant: a listing shows the directory at one
+time. If a swap of cleaned segments is under way, the listing shows the state before or after the whole swap.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def list_segments(directory: str) -> Listing:
 
 
 def _names(directory: str) -> dict[str, int]:
-    """Return the names and inode numbers at one time: lists until two listings agree, as a rename may disturb one."""
+    """Return the names and inode numbers at one time. Renames may disturb a listing, so list until two agree."""
     entries = None
     while True:
         before, entries = entries, {entry.name: entry.inode() for entry in fs.scandir(directory)}

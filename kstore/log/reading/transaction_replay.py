@@ -45,7 +45,7 @@ def open_transactions(table: ProducerTable) -> list[tuple[int, int]]:
 
 
 def last_records(table: ProducerTable) -> dict[int, tuple[int, int]]:
-    """Return (last data offset or -1, epoch) of each active producer by its id (SEMANTICS 7.18)."""
+    """Return (last data offset or -1, epoch) of each active producer by its producer id (SEMANTICS 7.18)."""
     return {state[0]: (state[5][-1][3] if state[5] else -1, state[1]) for state in table.states()}
 
 
@@ -57,7 +57,7 @@ class Replayed:
         self._lock = threading.Lock()
         self._table = ProducerTable()
         self._version = -1
-        self._from = 0  # below it, transactions are found in a snapshot and the indexes
+        self._from = 0  # transactions below this offset are found in a snapshot and the indexes
         self._end = 0
         self._aborted: list[AbortedTxn] = []
 
@@ -71,9 +71,10 @@ class Replayed:
         log_end_offset: int,
         recovery_point: int,
     ) -> tuple[int, int, list[AbortedTxn]]:
-        """Replay new batches. Returns (last stable offset, lowest offset that the list covers, aborted transactions).
+        """Replay new batches. Return (last stable offset, an offset, the transactions that were aborted from it on).
 
-        `version` is the guard's; if it has changed, everything is replayed again.
+        Transactions that were aborted below the offset are in the segments' indexes. `version` is the version of the
+        view's guard; if it differs from the last call's, everything is replayed again.
         """
         with self._lock:
             if version != self._version or log_end_offset < self._end:
@@ -110,9 +111,11 @@ class Replayed:
         log_end_offset: int,
         recovery_point: int,
     ) -> None:
-        """Start from the newest sound snapshot below the recovery point; replay aborted transactions from an older one.
+        """Load the producers from the newest sound snapshot at or below the recovery point.
 
-        A transaction may have started below the log start (SEMANTICS 9.16): a snapshot or a batch there shows it.
+        The index of the last segment that starts at or below the recovery point may lack aborted transactions. So a
+        replay finds them, from an older snapshot or the first segment. A transaction may have started below the log
+        start (SEMANTICS 9.16), so snapshots and batches below the log start are used, too.
         """
         first = segments[0].base_offset if segments else log_start_offset
         bases = [segment.base_offset for segment in segments if segment.base_offset <= recovery_point]
@@ -121,7 +124,7 @@ class Replayed:
         self._from = self._end = first
         newest: tuple[int, bytes] | None = None
         for offset in self._snapshots(first, min(log_end_offset, recovery_point)):
-            with suppress(fs.MissingFileError):  # the writer has removed it
+            with suppress(fs.MissingFileError):  # the writer has removed the snapshot
                 data = fs.read_file(f"{self._directory}/{names.snapshot_name(offset)}")
                 if self._table.load(data, 0, NEVER):
                     newest = newest or (offset, data)

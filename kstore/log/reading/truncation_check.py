@@ -2,19 +2,20 @@
 
 A truncation cuts one segment's file in place and removes all segments after it. A cleaning replaces the files of
 segments that are not active, gives the new files the times of the old ones, and keeps the base offset of the first
-segment of each group. So the segment that was the last one at the first read shows what happened:
+segment of each group. So the state of the segment that was the last at the first read shows what happened:
 
-- It is the same file with the same last batch: nothing was cut, because a truncation removes the end.
-- It is the same file without that batch: it was cut.
-- It is gone or is another file: it was removed by a truncation, or rolled and then cleaned. It was removed if a segment
-  starts at a new base offset below the old log end; if the segment before it is the same file but has changed, or has
-  another segment after it than before; if the segment before it is another file that was written later than the last
-  one; if a newer leader epoch starts below the old log end, as when a broker is told to truncate; or if the log ends
-  below its old end. Otherwise it was cleaned.
+- The segment is the same file with the same last batch: nothing was cut, because a truncation removes the end. - The
+segment is the same file without that batch: it was cut. - The segment is gone or is another file: a truncation removed it, or it was rolled and then cleaned. It was removed if
+  any of the following holds; otherwise it was cleaned:
+  - A segment starts at a new base offset below the old log end.
+  - The last segment that is still the same file has changed, or is followed by another segment than before.
+  - The segment before the last one is another file, which was written later than the last one was.
+  - A newer leader epoch starts below the old log end, as when a broker is told to truncate.
+  - The log ends below its old end.
 
-Invariant: a cleaning is never reported as a truncation. So one kind of truncation is not found: one that is followed,
-before the second read, by as many appends, a roll, and a cleaning that joins the segment with its neighbours, without a
-new leader epoch.
+Invariant: a cleaning is never reported as a truncation. So a truncation is not found if, before the second read and
+without a new leader epoch, it is followed by appends of as many records, a roll, and a cleaning that joins the segment
+with its neighbours.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ FileState = tuple[int, int]  # size and time of modification
 
 
 class Before(NamedTuple):
-    """The result of an earlier read of a log that had a segment."""
+    """The result of an earlier read of a log that had at least one segment."""
 
     bases: tuple[int, ...]
     files: tuple[int, ...]  # inode numbers of the segments' files
     end_offset: int  # one past the last sound batch
     last_epoch: int  # the leader epoch of the last batch, -1 if it is not known
     last_ns: int  # the last segment's time of modification
-    second_last: FileState | None  # of the segment before the last
+    second_last: FileState | None  # the state of the segment before the last
 
 
 def last_kept(before: Before, bases: tuple[int, ...], files: tuple[int, ...]) -> int:
-    """Return the number of the last segment that is still the same file, or -1; no cut was below this segment."""
+    """Return the number of the last segment that is still the same file, or -1. No cut was below this segment."""
     now = dict(zip(bases, files, strict=True))
     kept = [number for number, base in enumerate(before.bases) if now.get(base) == before.files[number]]
     return kept[-1] if kept else -1
@@ -57,8 +58,8 @@ def cut_between(
 ) -> int | None:
     """Return the lowest offset at which records may have been cut since `before`; None if nothing was cut.
 
-    `bases` and `files` are the present ones. `last_stands` says whether the file that was the last one still has its
-    last batch in place; `state_of` returns the state of a present segment's file.
+    `bases` and `files` are the present base offsets and files. `last_stands` says whether the old last segment still
+    has its last batch in place. `state_of` returns the state of a present segment's file.
     """
     kept = last_kept(before, bases, files)
     last = len(before.bases) - 1
