@@ -1,5 +1,4 @@
-"""Opens a partition directory for writing: takes the lock, reads the checkpoint files, recovers the log, sets the
-role."""
+"""Opens a partition for writing: takes the lock, reads the checkpoint files, recovers the log, and sets the role."""
 
 from __future__ import annotations
 

@@ -114,8 +114,7 @@ class LogReader:
                 return
 
     def _limit(self, timeout: float | None) -> int:
-        """Return the offset before which reading stops for now; wait at most `timeout` seconds for a truncation to
-        end."""
+        """Return the offset at which reading stops for now; wait at most `timeout` seconds for a truncation to end."""
         limit = self.view.durable_end_offset if self.options.durable else MAX_OFFSET
         return min(limit, self.view.decided_end_offset(timeout)) if self.options.committed else limit
 
@@ -137,8 +136,7 @@ class LogReader:
     def _pieces_of(
         self, segment: Segment, position: int, end: int, previous: ReadPiece | None, least: int
     ) -> Iterator[tuple[ReadPiece, memoryview, int, int, int]]:
-        """Read `[position, end)` of a segment in pieces; the first must follow `previous` and start at or above
-        `least`.
+        """Read `[position, end)` of a segment in pieces; the first must follow `previous` and not start below `least`.
 
         Yields each piece with its bytes, its position, the number of bytes in batches that follow one another, and the
         least offset after these batches.

@@ -38,7 +38,7 @@ LONGEST_PAUSE = 0.005
 class _Marks(NamedTuple):
     """This partition's entries in the root's checkpoint files, and the identities of the files."""
 
-    # After a clean shutdown (SEMANTICS 13.5) the high watermark, if that is higher.
+    # After a clean shutdown (SEMANTICS 13.5) this is the high watermark if that is higher.
     recovery_point: int = 0
     log_start: int = 0
     files: tuple[object, ...] = ()
@@ -53,18 +53,18 @@ class DirectoryState(NamedTuple):
     log_end_offset: int = 0
     recovery_point: int = 0
     leftovers_ignored: tuple[str, ...] = ()
-    # Of the last segment: the end of its sound batches as offset and position, the size and file that were scanned.
+    # The last segment: the end of its sound batches as offset and position, and the size and file that were scanned.
     sound_offset: int = 0
     end_position: int = 0
     end_size: int = -1
     end_file: tuple[int, int] | None = None
     end_ns: int = -1  # the file's time of modification
-    end_reason: str | None = None  # why its sound batches end there
+    end_reason: str | None = None  # why the last segment's sound batches end there
     maximum: tuple[int, int] = (-1, 0)
     last_batch: tuple[int, bytes] | None = None
-    second_last: truncation_check.FileState | None = None  # of the file of the segment before it
+    second_last: truncation_check.FileState | None = None  # the file of the segment before the last
     fault: CorruptRecordError | None = None
-    cut: int | None = None  # records at and above it may have been cut since the refresh before
+    cut: int | None = None  # records from this offset on may have been cut since the previous refresh
 
 
 class ReadOnlyView:
@@ -79,7 +79,7 @@ class ReadOnlyView:
         self.guard = _core.Guard()
         self.max_decompressed_bytes: int | None = None
         self.closed = False
-        self.opened_in = 0  # the process that it belongs to, in a child forked from it
+        self.opened_in = 0  # in a forked child: the process that opened the view
         self._state = DirectoryState(SegmentList([]))
         self._listed_ns = -1
         self._marks = _Marks()
@@ -148,7 +148,7 @@ class ReadOnlyView:
 
     @property
     def data_end_offset(self) -> int:
-        """One past the last sound batch, also if the log starts above it."""
+        """One past the last sound batch, even if the log starts above that."""
         return self._state.sound_offset
 
     @property
@@ -158,13 +158,13 @@ class ReadOnlyView:
 
     @property
     def durable_end_offset(self) -> int:
-        """The recovery point that the writer has written, at most the log end."""
+        """The recovery point in the checkpoint file, but at most the log end."""
         state = self._state
         return min(state.recovery_point, state.log_end_offset)
 
     @property
     def leftovers_ignored(self) -> tuple[str, ...]:
-        """Names of the files that interrupted work left and that are ignored."""
+        """Names of files that are left over from interrupted deletions and swaps; the view ignores them."""
         return self._state.leftovers_ignored
 
     def readable_bytes(self, segment: Segment) -> int:
@@ -188,10 +188,10 @@ class ReadOnlyView:
             raise fault
 
     def is_end_of_log(self, error: CorruptRecordError) -> bool:
-        """Scan the last segment again and return whether the log ends before this fault, as after a lost write.
+        """Scan the last segment again and return whether the log now ends before this fault, as after a lost write.
 
-        The scan starts at the index entry before the recovery point: after a power cut the index may have more entries
-        than the log has batches.
+        The scan starts at the index entry before the recovery point, because after a power cut later entries may point
+        past the last batch.
         """
         with self._refreshing:
             state = self._state
@@ -227,10 +227,11 @@ class ReadOnlyView:
             return True
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
-        """Move the guard and raise `CorruptRecordError` unless `piece` follows `previous` in one state of the log.
+        """Change the guard's version and raise `CorruptRecordError` unless both pieces are of one state of the log.
 
-        Both files must be at their paths, the last batch of `previous` must still be there, and a file that the reader
-        has left must still end there. Otherwise a truncation or a cleaning came between the two reads.
+        Both files must be at their paths, and the last batch of `previous` must be in its file. If `piece` is of the
+        next segment, the file of `previous` must end directly after that batch. Otherwise a truncation or a cleaning
+        came between the two reads.
         """
         try:
             sound = piece.file is not None and fs.is_at(piece.file.fd, piece.segment.path)
@@ -249,10 +250,10 @@ class ReadOnlyView:
             )
 
     def check_durable(self, offset: int) -> None:
-        """Move the guard and raise `CorruptRecordError` if the recovery point in its file is below `offset` now.
+        """Change the guard's version and raise `CorruptRecordError` if the recovery point is now below `offset`.
 
-        A truncation lowers it there before it cuts. So if it is not below `offset`, the bytes that were read below
-        `offset` are flushed ones.
+        A truncation lowers the recovery point in the checkpoint file before it cuts. So if it is not below `offset`,
+        the bytes that were read below `offset` were flushed.
         """
         if self._mark(checkpoint.RECOVERY_POINTS)[0] < offset:
             self._marked_ns = -1
@@ -282,7 +283,7 @@ class ReadOnlyView:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.
 
         Costs three `stat` calls and a scan of the new bytes; the indexes are read later. Works only if the last file
-        was sound to its last byte: every append makes such a file longer.
+        was sound to its last byte, because then every append makes the file longer.
         """
         with self._refreshing:
             state = self._state
@@ -330,7 +331,8 @@ class ReadOnlyView:
         )
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
-        """Return whether a reader's last batch was cut; a batch that a cleaning changed or removed was not."""
+        """Return whether a truncation cut a reader's last batch; a cleaning that changed or removed it does not
+        count."""
         next_offset, seen_version, base_offset, crc = position
         if base_offset < 0:
             return False
@@ -367,7 +369,7 @@ class ReadOnlyView:
 
     def _refresh(self) -> None:
         marked_ns = fs.stat(self.root).st_mtime_ns
-        # Each write of a checkpoint renames a file in the root.
+        # Each write of a checkpoint file changes the root's time of modification.
         marks = self._marks if marked_ns == self._marked_ns else self._read_marks()
         while True:
             old = self._state
@@ -406,9 +408,9 @@ class ReadOnlyView:
         gone = len(old.segments.items) > len(state.segments.items) or not kept
         shrunk = state.end_position < old.end_position or state.cut is not None
         if gone or shrunk or state.log_start_offset != old.log_start_offset:
-            # Before and after: a reader that checks in between checks again.
+            # The version changes before and after: a reader that checks in between must check again.
             self.guard.version += 1
-            if state.cut is not None:  # this cut covers the earlier ones at or above it
+            if state.cut is not None:  # this cut includes the earlier cuts at or above it
                 lower = [cut for cut in self._cuts if cut[1] < state.cut]
                 self._cuts = [*lower, (self.guard.version + 1, state.cut)]
             self._state = state._replace(cut=None)
@@ -462,7 +464,7 @@ class ReadOnlyView:
                 state_of=now.state,
                 epochs=self._read_epochs,
             )
-        # On some file systems a listing has other inode numbers than `stat`.
+        # On some file systems the inode numbers of a listing differ from those of `stat`.
         is_told = bool(now.bases) and fs.stat(now.paths[-1]).st_ino == now.files[-1]
         # The segment that was cut in place and all segments after it get new objects.
         standing = now.bases if cut is None else now.bases[: max(bisect_right(now.bases, cut) - 1, 0)]
@@ -470,7 +472,7 @@ class ReadOnlyView:
         items = []
         for base, file, path in zip(now.bases, now.files, now.paths, strict=True):
             known, segment = before.get(base, (None, None))
-            # The active segment keeps its object while it is the active one.
+            # The active segment keeps its object until it is rolled.
             was_rolled = old.bases[-1:] == (base,) and base != now.bases[-1]
             if segment is None or known != file or segment.path != path or was_rolled or base not in standing:
                 segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=now.actual)
@@ -495,7 +497,7 @@ class ReadOnlyView:
 
     @staticmethod
     def _before(state: DirectoryState) -> truncation_check.Before:
-        """Return what `cut_between` needs of a state that has segments."""
+        """Return the argument of `cut_between` for a state that has segments."""
         epoch = -1
         if state.last_batch is not None and header.MAGIC.of(state.last_batch[1]) == 2:
             epoch = header.LEADER_EPOCH.of(state.last_batch[1])
@@ -513,7 +515,7 @@ class ReadOnlyView:
         if state.end_size >= 0 and identity != state.end_file:
             raise fs.MissingFileError(errno.ENOENT, "another file has its name now", segment.path)
         if state.end_size >= 0 and not self._last_batch_stands(state, stat.st_size):
-            # The end was cut: forget its state.
+            # The end of the file was cut: forget the state of the last segment.
             segment = segment.anew()
             segment.is_active = True
             segments = state.segments.ending_in(segment, replaces=True)
@@ -528,7 +530,7 @@ class ReadOnlyView:
         segment.offset_index.refresh()
         segment.time_index.refresh()
         position, maximum, scan, after = state.end_position, state.maximum, None, state.sound_offset
-        # A raised log start also raises the recovery point, and may lie in a gap.
+        # Raising the log start also raises the recovery point, which may then lie in a gap.
         flushed_end = state.recovery_point if state.recovery_point > log_start else -1
         if state.end_size < 0:
             position, after = segment.start(segment.offset_index.last[0], stat.st_size)
@@ -579,9 +581,10 @@ class ReadOnlyView:
 
 
 def _hold_replaced(old: SegmentList, new: SegmentList) -> None:
-    """Open the files with which a cleaning may have replaced others, and the file of the first segment.
+    """Open the files that may have replaced others in a cleaning, and the first segment's file if it is new.
 
-    While a file is open, its inode number is not used again, so a later file of its base offset cannot look like it.
+    While a file is open, its inode number is not used again. So a later file with the same base offset is not mistaken
+    for this file.
     """
     known, bases = set(old.items), set(old.bases)
     for segment in new.items:
@@ -591,7 +594,7 @@ def _hold_replaced(old: SegmentList, new: SegmentList) -> None:
 
 
 def _header_at(segment: Segment, position: int) -> tuple[int, bytes]:
-    """Return a batch's position and the start of its header, which together identify it.
+    """Return a batch's position and the start of its header, which together identify the batch.
 
     Raises `MissingFileError` if the file was cut since the batch was found: the caller must refresh again.
     """

@@ -4,12 +4,13 @@ A truncation cuts one segment's file in place and removes all segments after it.
 segments that are not active, gives the new files the times of the old ones, and keeps the base offset of the first
 segment of each group. So the state of the segment that was the last at the first read shows what happened:
 
-- The segment is the same file with the same last batch: nothing was cut, because a truncation removes the end. - The
-segment is the same file without that batch: it was cut. - The segment is gone or is another file: a truncation removed it, or it was rolled and then cleaned. It was removed if
+- The segment is the same file with the same last batch: nothing was cut, because a truncation removes the end.
+- The segment is the same file without that batch: it was cut.
+- The segment is gone or is another file: a truncation removed it, or it was rolled and then cleaned. It was removed if
   any of the following holds; otherwise it was cleaned:
   - A segment starts at a new base offset below the old log end.
   - The last segment that is still the same file has changed, or is followed by another segment than before.
-  - The segment before the last one is another file, which was written later than the last one was.
+  - The segment before it is another file, with a later time of modification than the old last segment had.
   - A newer leader epoch starts below the old log end, as when a broker is told to truncate.
   - The log ends below its old end.
 

@@ -34,10 +34,10 @@ Ts = TypeVarTuple("Ts")
 
 
 class SegmentList:
-    """The segments of a log in order. Never changed once made, so that a reader needs no lock.
+    """The segments of a log in order. Immutable except for `maxima`, so a reader needs no lock.
 
-    `maxima` holds what searches by time have found: the greatest timestamp of the first segment, of the first two, and
-    so on, without the last segment, to which records may be appended. It is replaced as a whole.
+    `maxima` holds the results of searches by time: the greatest timestamp of the first segment, of the first two, and
+    so on. It never includes the last segment, to which records may be appended. It is replaced as a whole.
     """
 
     __slots__ = ("bases", "items", "maxima")
@@ -48,9 +48,9 @@ class SegmentList:
         self.maxima = array("q")
 
     def ending_in(self, segment: Segment, *, replaces: bool = False) -> SegmentList:
-        """Return the list with one more segment, or with its last segment replaced.
+        """Return a list with one more segment; if `replaces`, with the segment in place of the last one.
 
-        Copies the tuples instead of building them again: a log may have very many segments.
+        Copies the tuples instead of building them again, because a log may have very many segments.
         """
         made = SegmentList([])
         end = len(self.items) - replaces
@@ -60,7 +60,7 @@ class SegmentList:
         return made
 
     def note_maxima(self, noted: array[int], found: list[int]) -> None:
-        """Set `maxima` to `noted`, its value at the start of a search, extended by those of further segments."""
+        """Set `maxima` to `noted`, its value at the start of a search, extended by the maxima of further segments."""
         so_far = accumulate(found, max, initial=noted[-1] if noted else found[0])
         self.maxima = noted + array("q", islice(so_far, 1, None))
 
@@ -81,10 +81,10 @@ class SegmentList:
 
 
 class ReadPiece(NamedTuple):
-    """Whole batches of a segment's file, up to the position `end`; `position` and `header` are those of the last batch.
+    """Whole batches of a segment's file, up to the position `end`. `position` and `header` belong to the last batch.
 
-    `file` is the open file that they were read from: the segment may have closed it since and opened another one at the
-    path. It is None if the reader has waited since, as a waiting reader keeps no file open.
+    `file` is the open file that the batches were read from; the segment may have opened another file at the path since.
+    `file` is None if the reader has waited since, because a waiting reader keeps no file open.
     """
 
     segment: Segment
@@ -97,9 +97,9 @@ class ReadPiece(NamedTuple):
 class View(Protocol):
     """A log as its readers see it."""
 
-    is_own: bool  # no other process changes the log, and each close and each removal of records moves the guard
+    is_own: bool  # no other process changes the log; each close and each removal of records changes the guard's version
     guard: _core.Guard
-    max_decompressed_bytes: int | None  # of one batch; None: compression.MAX_DECOMPRESSED_BYTES
+    max_decompressed_bytes: int | None  # the limit for one batch; None: compression.MAX_DECOMPRESSED_BYTES
 
     @property
     def segments(self) -> SegmentList: ...
@@ -122,7 +122,8 @@ class View(Protocol):
         """
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that reach into `[start_offset, end_offset)`, by ends (SEMANTICS 4.11)."""
+        """Return the aborted transactions that reach into `[start_offset, end_offset)`, by their ends (SEMANTICS
+        4.11)."""
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """Return (first offset, producer id) of each open transaction."""
@@ -144,22 +145,22 @@ class View(Protocol):
         """Read changes from the disk, if another process may have made some."""
 
     def check_end(self) -> None:
-        """Raise the fault that ends the log, if there is one."""
+        """Raise the fault at which the log ends, if there is one."""
 
     def is_end_of_log(self, error: CorruptRecordError) -> bool:
-        """Read the place of a fault again and return whether the log ends before it."""
+        """Read the bytes at a fault again and return whether the log now ends before the fault."""
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
         """Raise `CorruptRecordError` unless `piece` follows `previous` in one state of the log."""
 
     def check_durable(self, offset: int) -> None:
-        """Raise `CorruptRecordError` if the recovery point is now below `offset`, because records were cut."""
+        """Raise `CorruptRecordError` if a truncation has set the recovery point below `offset`."""
 
     def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
         """Wait until the log (its durable part if `durable`) ends above `offset`; return False after the timeout."""
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
-        """Return whether a reader's records are no longer in the log; raise `LogClosedError` if the log is closed."""
+        """Return whether a reader's records were removed from the log; raise `LogClosedError` if the log is closed."""
 
 
 def check_offset(view: View, offset: int) -> None:
@@ -168,7 +169,7 @@ def check_offset(view: View, offset: int) -> None:
         start, end = view.log_start_offset, view.log_end_offset
         if start <= offset <= end:
             return
-        if start <= end:  # else a truncation came between the two reads
+        if start <= end:  # otherwise a truncation came between the two reads
             raise out_of_range(offset, start, end)
 
 
@@ -187,7 +188,7 @@ def offset_limit(view: View, segment: Segment) -> int:
 
 
 def chain(view: View, piece: ReadPiece, data: memoryview, least: int) -> tuple[int, int, int]:
-    """Return how far the batches of a piece follow one another, as `chained`; the first starts at or above `least`."""
+    """Return how far the batches of a piece follow one another, as `chained` does; none may start below `least`."""
     segment, behind = piece.segment, piece.end
     offset = b""
     if piece.file is not None and behind < view.readable_bytes(segment):
@@ -197,9 +198,9 @@ def chain(view: View, piece: ReadPiece, data: memoryview, least: int) -> tuple[i
 
 
 def misplaced(view: View, piece: ReadPiece, data: memoryview, position: int, least: int) -> CorruptRecordError:
-    """Make the error for a batch whose offsets do not lie between those of its neighbours.
+    """Return the error for a batch whose offsets do not lie between the offsets of its neighbours.
 
-    Raises `CorruptRecordError` if its CRC is wrong, too.
+    If the CRC of the batch is wrong, too, raises the `CorruptRecordError` for that.
     """
     size = header.size_of(data)
     [batch] = _core.decode_batches(data[:size], path=piece.segment.path, position=position)
@@ -222,9 +223,9 @@ _BY_CHANGES: tuple[type[KStoreError], ...] = (CorruptRecordError, StorageError)
 def steadily(
     look: Callable[[*Ts], T], *arguments: *Ts, view: View, errors: tuple[type[KStoreError], ...] = _BY_CHANGES
 ) -> T:
-    """Return `look(*arguments)`; call it again if the log changed during the call, which may cut or rename a file.
+    """Return `look(*arguments)`; call it again if the log changed during the call.
 
-    `errors` are those that such a change can cause.
+    A change can cut or rename files; `errors` are the errors that it can cause.
     """
     while True:
         view.refresh()
@@ -242,9 +243,9 @@ def steadily(
 
 
 def describe_all(view: View) -> tuple[SegmentInfo, ...]:
-    segments = view.segments  # one list, also if it is replaced during the call
+    segments = view.segments  # the same list for the whole call
     items = segments.items
-    ends = [*segments.bases[1:], view.log_end_offset][: len(items)]  # a new directory has none
+    ends = [*segments.bases[1:], view.log_end_offset][: len(items)]  # a new directory has no segments
     return tuple(
         describe(view, segment, end, is_active=segment is items[-1]) for segment, end in zip(items, ends, strict=True)
     )
