@@ -1,7 +1,7 @@
 # cython: embedsignature=False, annotation_typing=False
 """`Log.append` and the append of a commit marker, compiled.
 
-Encoding a record takes no longer than a call of a Python function with keyword defaults, so these are compiled.
+Calling a Python function with keyword defaults takes as long as encoding a record, so the functions are compiled.
 """
 
 cimport cython
@@ -29,8 +29,8 @@ def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None
             if omitted. -1 means no timestamp.
         headers: The record's headers: a mapping of names to values, or pairs if a name occurs more than once.
         sync: Return only when the record is on the disk.
-        expected_offset: Append the record only if it gets this offset. A caller can thus append only if no record was
-            added since it read the log.
+        expected_offset: Append the record only if it gets this offset. A caller can thus append only if nothing was
+            appended since it read the log.
         leader_epoch: The leader epoch to append in; the latest one of the log if omitted.
 
     Returns:

@@ -20,7 +20,7 @@ class Stored:
     first = last = max_timestamp = -1
 
     def __init__(self, caution: TimestampCaution | None = None) -> None:
-        """The parts of a call that appends to several logs share a `caution`, so that it warns once."""
+        """If a call appends to several logs, its `Stored` objects share a `caution`, so that the call warns once."""
         self.caution = TimestampCaution() if caution is None else caution
 
     def add(self, first: int, last: int, max_timestamp: int) -> None:

@@ -95,7 +95,7 @@ class ColumnSource:
         if self._segment is None:
             return self._enter(view.segments)
         segment = self._segment
-        # In this order: if another segment follows, this one is sealed and its size is final.
+        # The order matters: if another segment follows, this one is sealed, and the size read below is final.
         following = view.segments.after(segment.base_offset)
         end = view.readable_bytes(segment)
         if self._position < end or reader.is_amid:

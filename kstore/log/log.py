@@ -83,10 +83,10 @@ if TYPE_CHECKING:
 class Log(Closing):
     """One partition of a topic: records are appended at its end and read from any offset. Open it with `Log.open`.
 
-    A log is a context manager, which closes it. In a forked child the log is closed. A read-only log can be pickled;
-    unpickling opens it again. A log that is garbage collected while it is open issues a `ResourceWarning`, as a file
-    does. Calls that write raise `ReadOnlyError` in mode "r". Calls that read or write raise `LogClosedError` after
-    `close`.
+    A log is a context manager: leaving the block closes the log. In a forked child the log is closed. A read-only log
+    can be pickled; unpickling opens it again. A log that is garbage collected while it is open issues a
+    `ResourceWarning`, as a file does. Calls that write raise `ReadOnlyError` in mode "r". Calls that read or write
+    raise `LogClosedError` after `close`.
 
     Example:
         >>> with kstore.Log.open("/data/orders-0") as log:
@@ -451,7 +451,7 @@ class Log(Closing):
         leader_epoch: int | None = None,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Check one encoded batch like one from a producer, assign its offsets, and append it (SEMANTICS 1).
+        """Check one encoded batch as a broker does, assign its offsets, and append it (SEMANTICS 1).
 
         A batch with a producer id is compared with the log's state of that producer, as in `append_many`. If this call
         raises, the log is unchanged.
@@ -523,7 +523,7 @@ class Log(Closing):
         return offset
 
     def append_as_follower(self, data: ReadableBuffer, *, leader_epoch: int | None = None) -> AppendInfo:
-        """Append encoded batches that already have offsets and leader epochs, such as a replica's fetched batches.
+        """Append encoded batches that already have offsets and leader epochs, as a replica does after a fetch.
 
         The batches are stored as they are (SEMANTICS 1.23 to 1.25). If this call raises, the log is unchanged.
 
@@ -812,7 +812,7 @@ class Log(Closing):
         If neither `max_records` nor `max_bytes` is given, a chunk has up to 4 MiB and consists of whole batches; a
         larger batch is split into several chunks. As many chunks as there are `threads` are then read at the same time,
         or twice as many if the batches are compressed. While the caller uses a chunk, the other threads read the next
-        chunks ahead, which take memory, too.
+        chunks, which take memory, too.
 
         Returns:
             An iterator over `Columns`, for one thread at a time.
@@ -1224,7 +1224,7 @@ class Log(Closing):
     def compact(
         self, *, roll: bool = False, dry_run: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> CompactionStats:
-        """Delete superseded records below the active segment and the last stable offset (SEMANTICS 7).
+        """Delete superseded records below both the active segment and the last stable offset (SEMANTICS 7).
 
         Ignores the dirty ratio and the compaction lags. Offsets do not change. Retention is not applied. A large log is
         cleaned in several rounds, one after another; if this call raises, the rounds before the failed one remain done.

@@ -37,7 +37,7 @@ class FetchResult:
     """The base offset of the segment that holds the batches."""
 
     position: int
-    """The byte of the segment's `.log` file at which the first batch starts."""
+    """The position in the segment's `.log` file at which the first batch starts."""
 
     aborted_transactions: tuple[tuple[int, int], ...] | None
     """(producer id, first offset) of aborted transactions in the range; None unless only committed records are read."""

@@ -35,9 +35,10 @@ FIRST_BYTES = 32 << 10  # the size of the first piece: more than a batch of 16 K
 class LogReader:
     """Feeds a compiled iterator in one pass over a part of a log. For one thread at a time.
 
-    Iterating yields (bytes, path, position, least offset) of whole batches that follow one another, starting with the
-    batch that holds `offset`; a batch whose offsets do not follow raises `CorruptRecordError`. When the guard's version
-    has changed, an iterator calls `recheck`, which raises or returns a reader to continue with.
+    Iterating yields (bytes, path, position, lowest possible base offset) of whole batches that follow one another,
+    starting with the batch that holds `offset`. A batch whose offsets do not follow the last batch's raises
+    `CorruptRecordError`. When the guard's version has changed, an iterator calls `recheck`, which raises or returns a
+    reader to continue with.
     """
 
     def __init__(self, view: View, offset: int, end_offset: int, options: ReadOptions) -> None:
@@ -74,7 +75,7 @@ class LogReader:
         position, least = self._start_in(segment)
         previous: ReadPiece | None = None
         while True:
-            # In this order: if another segment follows, this one is sealed and its size is final.
+            # The order matters: if another segment follows, this one is sealed, and the size read below is final.
             limit = self._limit(0 if self.options.follow else None)  # a follower waits in `_wait`
             following = view.segments.after(segment.base_offset)
             is_last = following is None

@@ -1,8 +1,9 @@
 """`ReadOnlyView`: a log in mode "r", whose directory another process may be writing.
 
 The view takes no lock, maps no file and changes no byte; interrupted deletions and swaps are applied in memory. The log
-ends after the whole, sound batches of the last segment. Invariant: an unsound batch ends the log only if it may be a
-write in progress, in the last segment at or above the recovery point; elsewhere it raises `CorruptRecordError`.
+ends after the whole, sound batches of the last segment. Invariant: an unsound batch ends the log only in the last
+segment at or above the recovery point, because there it may be a write in progress; elsewhere it raises
+`CorruptRecordError`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class ReadOnlyView:
         self._replayed = Replayed(directory)
         self.refresh()
 
-    # `View`, whose docstrings say what these methods return.
+    # The methods of `View`; its docstrings say what they return.
 
     @property
     def segments(self) -> SegmentList:
@@ -331,8 +332,7 @@ class ReadOnlyView:
         )
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
-        """Return whether a truncation cut a reader's last batch; a cleaning that changed or removed it does not
-        count."""
+        """Return whether a truncation cut a reader's last batch; False if a cleaning changed or removed it."""
         next_offset, seen_version, base_offset, crc = position
         if base_offset < 0:
             return False

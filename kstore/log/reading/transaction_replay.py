@@ -2,7 +2,7 @@
 
 The writer has them in memory and in its transaction indexes; a read-only log loads the newest snapshot and replays the
 batches after it. Invariant: no snapshot or index entry above the recovery point is used, because a power cut may
-restore a deleted snapshot or lose an index entry; the batches there are replayed.
+restore a deleted snapshot or lose an index entry. Batches above the recovery point are replayed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides whether another process truncated a log between two reads of its directory, or only cleaned it.
 
 A truncation cuts one segment's file in place and removes all segments after it. A cleaning replaces the files of
-segments that are not active, gives the new files the times of the old ones, and keeps the base offset of the first
-segment of each group. So the state of the segment that was the last at the first read shows what happened:
+segments that are not active, gives the new files the old files' times of modification, and keeps the base offset of the
+first segment of each group. So the state of the segment that was the last at the first read shows what happened:
 
 - The segment is the same file with the same last batch: nothing was cut, because a truncation removes the end.
 - The segment is the same file without that batch: it was cut.

@@ -122,8 +122,7 @@ class View(Protocol):
         """
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that reach into `[start_offset, end_offset)`, by their ends (SEMANTICS
-        4.11)."""
+        """Return the aborted transactions that reach into `[start_offset, end_offset)`, by ends (SEMANTICS 4.11)."""
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """Return (first offset, producer id) of each open transaction."""
@@ -151,7 +150,7 @@ class View(Protocol):
         """Read the bytes at a fault again and return whether the log now ends before the fault."""
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
-        """Raise `CorruptRecordError` unless `piece` follows `previous` in one state of the log."""
+        """Raise `CorruptRecordError` unless both pieces are of one state of the log."""
 
     def check_durable(self, offset: int) -> None:
         """Raise `CorruptRecordError` if a truncation has set the recovery point below `offset`."""
