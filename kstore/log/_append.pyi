@@ -21,17 +21,17 @@ def append(
 ) -> int:
     """Append one record in its own batch and return its offset.
 
-    If this call raises, the log is unchanged. But if the sync of `sync=True` fails, the record is in the log.
+    If this call raises, the log is unchanged. Exception: if the sync of `sync=True` fails, the record is in the log.
 
     Args:
         value: The record's value; None is a tombstone.
         key: The record's key, or None.
         timestamp: Milliseconds since the epoch, or a `datetime` with a time zone, rounded down to the millisecond; now
-            if omitted. -1 is no timestamp.
+            if omitted. -1 means no timestamp.
         headers: The record's headers: a mapping of names to values, or pairs if a name occurs more than once.
         sync: Return only when the record is on the disk.
-        expected_offset: Append the record only if it gets this offset, so that an append can depend on the records
-            that the caller has read.
+        expected_offset: Append the record only if it gets this offset. A caller can thus append only if nothing was
+            appended since it read the log.
         leader_epoch: The leader epoch to append in; the latest one of the log if omitted.
 
     Returns:
@@ -58,6 +58,6 @@ def append_commit(
 ) -> bool:
     """Append the marker that commits a producer's open transaction; `now_ms` is the current time.
 
-    Returns False, with nothing changed, if more is to be done or the marker is refused: the caller then calls
-    `Log.append_marker`, which does it or raises.
+    Returns False, with nothing changed, if more work is due or the marker is refused: the caller then calls
+    `Log.append_marker`, which does that work or raises.
     """

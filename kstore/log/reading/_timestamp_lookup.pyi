@@ -1,4 +1,4 @@
-"""The search by time. Compiled, because it reads little, so that Python code would take most of the time."""
+"""The search by time. Compiled, because it reads so little that Python code would take most of the time."""
 
 from datetime import datetime
 from typing import Any
@@ -36,6 +36,6 @@ class ActiveEnd:
 def first_at(view: View, timestamp: int | datetime) -> TimestampOffset | None:
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
-    `timestamp` is as in `times.moment`. Unlike Kafka's, the search continues after the first candidate segment
-    (SEMANTICS 5.6). The greatest timestamps of the searched segments are noted for later searches.
+    `timestamp` is as in `times.moment`. Unlike in Kafka, the search continues after the first candidate segment
+    (SEMANTICS 5.6). The greatest timestamps of the searched segments are saved for later searches.
     """
