@@ -23,10 +23,10 @@ def _send_nothing() -> None:
 class OrderedWork:
     """Runs the steps of one call on several threads, and after each step its follow-up in the calling thread, in order.
 
-    The calling thread is one of the `threads`: instead of waiting for a step, it runs one that no other thread has
-    started. With one thread every step runs immediately. A context manager: on exit, also if a row was refused, it
-    calls `send_rest` and finishes all steps. If a step has failed, it does neither. Then it waits for the threads. Not
-    thread-safe.
+    The calling thread is one of the `threads`: instead of waiting, it runs a step that no other thread has started.
+    With one thread every step runs immediately. A context manager: on exit, also if a row was refused, it calls
+    `send_rest` and finishes all steps. If a step has failed, it does neither. In both cases it waits for the threads.
+    Not thread-safe.
     """
 
     def __init__(self, threads: int) -> None:

@@ -179,7 +179,7 @@ class ColumnSource:
         self._reader.leave_out(self._filter)
 
     def _sound(self, segment: Segment, data: memoryview, end: int, most: int) -> memoryview:
-        """Return the part of a piece whose batches follow one another; raise if the first batch does not."""
+        """Return the bytes before the first batch whose offsets do not follow; raise if there are none."""
         at, reader = self._reader.position, self._reader
         piece = ReadPiece(segment, at, bytes(data[:HEADER_BYTES]), at + len(data), self._file)
         sound, _, _ = chain(self._view, piece, data, reader.least)

@@ -57,9 +57,9 @@ class HostedLog:
     ) -> HostedLog:
         """Open a partition for writing in a store, which holds the locks and writes the checkpoint files.
 
-        Creates missing files. `housekeeper` is the store's housekeeper. `seen` describes the files that the caller has
-        just found in the directory. `follows` is the role of a follower's log, or None for a leader's. If the latest
-        epoch of a leader's log is below `marks.leader_epoch`, the log starts that epoch. Raises the errors of
+        Creates missing files. `housekeeper` is the store's housekeeper. `seen` is the result of the caller's
+        `recovery.look` at the directory. `follows` is the role of a follower's log, or None for a leader's. If the
+        latest epoch of a leader's log is below `marks.leader_epoch`, the log starts that epoch. Raises the errors of
         `Log.open`.
         """
         config.check_for_writing()

@@ -1,4 +1,4 @@
-"""`Log`: one topic-partition directory, laid out byte for byte as a Kafka broker would.
+"""`Log`: one topic-partition directory, laid out byte for byte as a Kafka broker does it.
 
 The methods check their arguments and call the module that does the work. A writable log keeps its state in a `Writer`,
 a read-only log in a `ReadOnlyView`.
@@ -400,8 +400,8 @@ class Log(Closing):
         or a list. Bytes may be Arrow's binary or utf8 in any layout, dictionary-encoded or not, or NumPy's `S` (NUL
         bytes at a row's end are padding, as in NumPy), `V`, or rows of uint8.
 
-        The batches are the same as those of `append_many` for the same records. As there, every exception says which
-        records were stored.
+        The batches are the same as those of `append_many` for the same records. As in `append_many`, every exception
+        says which records were stored.
 
         Args:
             values: The column of values; or a record batch, a table, a stream of either, or a structured array with the
@@ -841,9 +841,9 @@ class Log(Closing):
     ) -> Stream[Columns]:
         """Iterate over the records of `[offset, end_offset)` as columns with `async for`, chunk by chunk.
 
-        Takes the arguments of `read_columns`; the chunks and errors are those of `iter_columns`. A thread of the loop's
-        executor builds each chunk when the caller asks for it. If `threads` is more than one, the other threads read
-        further chunks ahead. If an `anext` is cancelled, no chunk is lost: the next `anext` returns it.
+        Takes the arguments of `read_columns`. Yields the chunks and raises the errors of `iter_columns`. A thread of
+        the loop's executor builds each chunk when the caller asks for it. If `threads` is more than one, the other
+        threads read further chunks ahead. If an `anext` is cancelled, no chunk is lost: the next `anext` returns it.
 
         Returns:
             An asynchronous iterator, for one task at a time.
@@ -913,12 +913,12 @@ class Log(Closing):
         any `cleanup.policy`.
 
         The table is always a state that the log went through. If `as_of` is a time, the table ends before the first
-        record whose timestamp is later; records after that one do not count, even if their timestamps are earlier. A
+        record whose timestamp is later; records after that record do not count, even if their timestamps are earlier. A
         record without a timestamp is never later.
 
         A table of the past lacks the records that compaction, retention or truncation have removed since. So a key is
-        absent if the record that it had at that time has been superseded and cleaned since. Compaction can clean all
-        superseded records older than `min.compaction.lag.ms`.
+        absent if its record of that time has been superseded and cleaned since. Compaction can clean all superseded
+        records older than `min.compaction.lag.ms`.
 
         The table holds its records in memory; this call holds the keys a second time while it runs.
 
@@ -948,7 +948,7 @@ class Log(Closing):
         isolation: Isolation = "read_uncommitted",
         min_one_message: bool = True,
     ) -> FetchResult:
-        """Read raw batches, starting with the one that holds `offset`, as a broker answers a fetch.
+        """Read raw batches as a broker does for a fetch, starting with the batch that holds `offset`.
 
         All batches are of one segment; the last one may be cut off.
 

@@ -149,7 +149,7 @@ class SegmentWriter:
             active_segment.park(self._appender, self._segments[-1], unsynced=True)
 
     def _after_fork(self) -> None:
-        """Mark the writer as closed in a forked child; its descriptors' numbers may belong to other files there."""
+        """Mark the writer as closed in a forked child, in which its descriptors' numbers may belong to other files."""
         self._closed = True
         self._appender.busy = True
         self._appender.detach()

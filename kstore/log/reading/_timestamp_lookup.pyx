@@ -115,8 +115,7 @@ cdef object _near(view, int64_t timestamp):
 
 
 cdef Py_ssize_t _first(segments, int64_t start, int64_t timestamp) except -1:
-    """Return the number of the first candidate segment: those before it end below `start` or have earlier
-    timestamps."""
+    """Return the number of the first candidate: the segments before it end below `start` or have earlier timestamps."""
     cdef Py_ssize_t first = max(<Py_ssize_t> bisect_right(segments.bases, start) - 1, 0)
     noted = segments.maxima
     return max(first, <Py_ssize_t> bisect_left(noted, timestamp)) if noted else first

@@ -92,7 +92,7 @@ class FetchResult:
 
 
 def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, committed: bool) -> FetchResult:
-    """Read raw batches of one segment, starting with the one that holds `offset` (SEMANTICS 4.1 to 4.9)."""
+    """Read raw batches of one segment, starting with the batch that holds `offset` (SEMANTICS 4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
     return steadily(_fetch, view, offset, max_bytes, min_one_message, committed, view=view)

@@ -60,7 +60,7 @@ class DirectoryState(NamedTuple):
     end_size: int = -1
     end_file: tuple[int, int] | None = None
     end_ns: int = -1  # the file's time of modification
-    end_reason: str | None = None  # why the last segment's sound batches end there
+    end_reason: str | None = None  # why no sound batch follows in the last segment
     maximum: tuple[int, int] = (-1, 0)
     last_batch: tuple[int, bytes] | None = None
     second_last: truncation_check.FileState | None = None  # the file of the segment before the last
