@@ -1028,9 +1028,8 @@ class Log(Closing):
         """The offset at which reads of committed records end; the high watermark if no transaction is open.
 
         If an open transaction started below the log start, it is the log start (SEMANTICS 9.16). A writer that recovers
-        or truncates the log may forget such a transaction, as Kafka does; a log in mode "r" knows the transaction until
-        that log is closed. If all records are deleted, only a writer that was open at that time still knows the
-        transaction.
+        or truncates the log may forget such a transaction, as Kafka does; a log in mode "r" may still know it. If all
+        records are deleted, only a writer that was open at that time still knows the transaction.
         """
         return self._marks().decided_end_offset()
 
