@@ -86,7 +86,7 @@ OFFSET, UNTIL_OFFSET = ("--offset", "--from-offset"), ("--until-offset", "--to-o
 
 
 def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()) -> Any:
-    """Add the options for a range of records; return the mutually exclusive group of those for its start."""
+    """Add the options for a range of records. Return the mutually exclusive group that sets the start."""
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "-o", *OFFSET, dest="offset", type=whole(0), metavar="N", help="start at this offset in each partition"

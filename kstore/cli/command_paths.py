@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Place:
-    """A resolved path: the partitions `entries` in `root`, and `topic` and `partition` if the path names them."""
+    """A resolved path: the partitions `entries` in `root`, with `topic` and `partition` if the path names them."""
 
     root: str
     entries: tuple[Entry, ...]
@@ -48,8 +48,9 @@ class Place:
 def find(path: str, *, may_be_new: bool = False) -> Place:
     """Resolve a path.
 
-    With `may_be_new` a partition `DIR/TOPIC-P` need not exist. Raises `UnknownTopicOrPartitionError`, `ConfigError` for
-    a file or an empty path, and `StorageError` if the path does not exist.
+    With `may_be_new` a partition `DIR/TOPIC-P` need not exist. Raises `UnknownTopicOrPartitionError` if the parent
+    directory exists and has nothing of this name, `StorageError` if the parent does not exist either, and
+    `ConfigError` for a file or an empty path.
     """
     if not path:
         raise ConfigError("the path is empty; '.' is the current directory")
@@ -116,7 +117,7 @@ def _in_order(entries: object) -> list[Entry]:
 
 
 def first_offset(place: Place, log: Log, offset: int | None) -> int | None:
-    """Return the offset to read from. For a whole topic it is moved into the range of the partition's offsets."""
+    """Return the offset to read from. For a whole topic the offset is moved into the partition's range."""
     if offset is None or place.partition is not None:
         return offset
     return min(max(offset, log.log_start_offset), log.log_end_offset)
@@ -138,8 +139,8 @@ def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, settin
     """Return a note that a broker may have another value of `setting` than kstore's default; None if none is needed.
 
     A broker keeps its settings in a file outside the directory, and those of topics in the metadata of its cluster.
-    `paths` are data directories, topics and partitions, `given` the settings of the command line; `default` describes
-    the default of a broker.
+    `paths` are data directories, topics and partitions. `given` has the settings of the command line. `default`
+    describes the default of a broker.
     """
     [row] = [row for row in LogConfig.settings if row.name == setting]
     if {setting, *(at.name for at in row.broker_names)} & set(given or ()):

@@ -140,13 +140,13 @@ class Backup(Closing):
                 self._objects.close()
 
     def _catch_up(self) -> None:
-        """Run rounds until everything is backed up or a partition cannot be; raise the first failure."""
+        """Run rounds until everything is backed up or a partition cannot be backed up; raise the first failure."""
         while not self._round() and not self._writer.unknown:
             if not self._writer.wait(1.0):
                 time.sleep(0.001)
 
     def _round(self) -> bool:
-        """Run one round and return whether everything is backed up. Keep a failure for `stats`, and raise it."""
+        """Run one round and return whether everything is backed up. A failure is kept for `stats`, and raised."""
         with self._turn:
             if self._fenced is not None:
                 raise self._fenced
@@ -216,7 +216,7 @@ def backup(
 
     Raises:
         ConfigError: If obstore is not installed (`pip install 'kstore[backup]'`), or refuses an option.
-        BackupError: If `url` is invalid, or a directory inside one of the store's; if the bucket does not exist or
+        BackupError: If `url` is invalid, or lies inside a directory of the store; if the bucket does not exist or
             credentials are missing; or if the backup has only other topics than the store.
         ValueError: If `every` or `window` is negative or too large.
 

@@ -17,7 +17,7 @@ PartitionKey: TypeAlias = tuple[str, int]
 
 
 class StoredFile(NamedTuple):
-    """A file of a segment. Its object has the file's name, followed by a dot and `suffix` unless that is empty."""
+    """A file of a segment. Its object has the file's name, followed by a dot and `suffix` unless `suffix` is empty."""
 
     kind: str
     length: int
@@ -26,14 +26,14 @@ class StoredFile(NamedTuple):
 
 
 class SealedSegment(NamedTuple):
-    """A segment that the log no longer writes, in objects of its own."""
+    """A segment that the log no longer writes. Each of its files is an object."""
 
     base_offset: int
     end_offset: int
     """The base offset of the next segment."""
     inode: int
     modified_ns: int
-    """With `inode`, shows whether the source's `.log` file was replaced. A restored file gets this time."""
+    """With `inode`, identifies the source's `.log` file, to detect a replacement. A restored file gets this time."""
     files: tuple[StoredFile, ...]
 
     def file(self, kind: str) -> StoredFile | None:
@@ -41,7 +41,7 @@ class SealedSegment(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Whole batches of a segment's `.log` file, stored in a round's object or in one of this partition alone."""
+    """Whole batches of a segment's `.log` file, stored in a round's object or in an object of this partition."""
 
     base_offset: int
     """The base offset of the segment."""
@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     at: int
     """The position of the batches in the object."""
     suffix: str = ""
-    """The suffix of the object, whose name starts with that of the `.log` file; empty for a round's object."""
+    """The object is named like the `.log` file, with a dot and this suffix; empty for a round's object."""
 
     @property
     def end_position(self) -> int:
@@ -86,7 +86,7 @@ class PartitionState:
     """The cleaner's checkpoint; -1 if there is none."""
     epochs: tuple[EpochStart, ...] = ()
     gaps: tuple[tuple[int, int], ...] = ()
-    """Ranges of offsets that no segment has, from `kstore-gaps.json`."""
+    """Ranges of offsets that are in no segment, from `kstore-gaps.json`."""
     segments: tuple[SealedSegment, ...] = ()
     tail: tuple[Chunk, ...] = ()
     snapshot: tuple[int, StoredFile] | None = None
@@ -170,11 +170,11 @@ class BackupState:
     number: int = 0
     time_ms: int = 0
     caught_up: bool = False
-    """Whether it contains everything that was found at the source; False while a first backup takes several rounds."""
+    """Whether the state has everything that the source had; False while a first backup takes several rounds."""
     together: bool = True
     """Whether the ends of all partitions were taken at the same time; False if another process wrote the directory."""
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     partitions: Mapping[PartitionKey, PartitionState] = field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
     loads: str = ""
-    """The text of `kstore-loads.json`: the bulk loads that are done. Empty if there is none."""
+    """The text of `kstore-loads.json`, which lists the finished bulk loads. Empty if there is no such file."""

@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 class CatalogPlace(NamedTuple):
-    """A catalog: the state after round `number`. `rounds` are those after the previous catalog up to this one."""
+    """A catalog: the state after round `number`. `rounds` has those after the previous catalog."""
 
     number: int
     time_ms: int
@@ -47,7 +47,7 @@ class CatalogPlace(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """A file whose upload may be under way: a later writer must not use its name for other bytes."""
+    """A file that may be being uploaded: a later writer must not use its name for other bytes."""
 
     key: str
     length: int
@@ -65,17 +65,17 @@ class BackupManifest:
     writer: str
     """The writer's id, 32 hexadecimal digits."""
     revision: int
-    """Rises with each write of the manifest, so that no two have the same text."""
+    """Rises with each write of the manifest, so that no two manifests have the same text."""
     number: int
     """The last valid round; 0 if there is none."""
     time_ms: int
-    """When that round was made, in milliseconds since the epoch. Later rounds have later times."""
+    """When the last valid round was made, in milliseconds since the epoch. Later rounds have later times."""
     window_ms: int
     """How long dropped objects are kept: the restore window."""
     kept_from_ms: int = 0
     """Objects dropped up to this time may have been deleted, so states from before it may lack objects."""
     swept_ms: int = 0
-    """When objects that no manifest references were last searched for."""
+    """The time of the last search for objects that no manifest references."""
     catalogs: tuple[CatalogPlace, ...] = ()
     """The catalogs of the restore window, oldest first."""
     rounds: tuple[Span, ...] = ()
@@ -94,7 +94,7 @@ class BackupManifest:
 
 
 def decode(data: bytes, where: str) -> BackupManifest:
-    """Decode a manifest. A `BackupError` names `where` it is, the field, its value and the allowed values."""
+    """Decode a manifest. A `BackupError` names the manifest (`where`), the field, its value and the allowed values."""
     fields = parse(data, where)
     with malformed_fields(where):
         check_version(fields)
@@ -140,13 +140,13 @@ def numbers_in(spans: Iterable[Span]) -> Iterator[int]:
 
 
 def add_round(rounds: tuple[Span, ...], number: int) -> tuple[Span, ...]:
-    """Return the spans with one more round, which is above all of them."""
+    """Return the spans with one more round, whose number is above all others."""
     if rounds and rounds[-1].last + 1 == number:
         return (*rounds[:-1], Span(rounds[-1].first, number))
     return (*rounds, Span(number, number))
 
 
-# Parsing a backup's JSON; rounds and catalogs use these as well.
+# Functions that parse a backup's JSON, also used for rounds and catalogs.
 
 
 def parse(data: bytes, where: str) -> json_file.Fields:
@@ -184,7 +184,7 @@ def list_of(fields: json_file.Fields, place: str, value: Any, count: int) -> lis
 
 
 def lists(fields: json_file.Fields, name: str, count: int, most: int = LONG_MAX) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the items of a list with their places; raises `StorageError` if an item is not a list of `count`."""
+    """Yield each item of a list and its place; raises `StorageError` if an item is not a list of `count`."""
     items = fields.items(name)
     if len(items) > most:
         raise fields.refusal(name, items, f"at most {most} of them")

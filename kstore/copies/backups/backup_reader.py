@@ -1,6 +1,6 @@
 """Reads a backup's catalogs and the headers of its rounds, and computes the states after each round.
 
-Invariant: a state is built from valid objects that follow one another; a `BackupError` names an object that does not.
+Invariant: a state is built from valid objects in order. A `BackupError` names an object that is invalid or missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AHEAD = 16
 
 
 def read_catalog(objects: Objects, place: CatalogPlace) -> BackupState:
-    """Read a catalog; raises `BackupError` if it is not the one that the manifest names."""
+    """Read a catalog; raises `BackupError` if it is not the catalog that the manifest names."""
     key = object_keys.catalog_key(place.number)
     where = f"{key} in {objects.url}"
     found = objects.read(key, most_bytes=backup_rounds.PREFIX.size + backup_rounds.MOST_HEADER_BYTES)
@@ -44,7 +44,7 @@ def read_catalog(objects: Objects, place: CatalogPlace) -> BackupState:
 
 
 def read_round(objects: Objects, number: int) -> tuple[Round, int]:
-    """Read the header of a round; returns it and its size in bytes."""
+    """Read the header of a round; return the header and its size in bytes."""
     key = object_keys.round_key(number)
     where = f"{key} in {objects.url}"
     data = objects.read_range(key, 0, FIRST_BYTES)

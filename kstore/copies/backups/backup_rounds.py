@@ -96,9 +96,9 @@ class Round:
     caught_up: bool
     changes: tuple[Change, ...] = ()
     topics: Mapping[str, TopicState | None] = field(default_factory=dict)
-    """Topics whose record is new or has changed; None if the record was deleted."""
+    """The new or changed records of topics; None for a record that was deleted."""
     dropped: Dropped = field(default_factory=lambda: Dropped(0))
-    """The objects that are unused from this round on, with the round's time."""
+    """The objects that became unused with this round, and the round's time."""
     deleted_until_ms: int = -1
     """Objects dropped up to this time have been deleted."""
     loads: str | None = None
@@ -207,7 +207,7 @@ def decode_catalog(data: bytes, where: str) -> BackupState:
 
 
 def apply(state: BackupState, round_: Round, where: str, header: int) -> BackupState:
-    """Return the state after a round, whose header has `header` bytes; raises `BackupError` if it does not follow."""
+    """Apply a round, with a header of `header` bytes, to a state; raises `BackupError` if the round does not fit it."""
     if round_.number <= state.number or round_.time_ms < state.time_ms:
         before = f"round {state.number} of {state.time_ms} ms"
         raise BackupError(f"{where} is round {round_.number} of {round_.time_ms} ms; it does not follow {before}")

@@ -47,7 +47,7 @@ class PartitionLook(NamedTuple):
     cleaned_offset: int
     epochs: tuple[EpochStart, ...]
     layout: object
-    """Equal as long as no segment was added, deleted or replaced."""
+    """Two values are equal if no segment was added, deleted or replaced between them."""
     log_end_offset: int
     """The log end offset; records from `end_offset` on may not be synced."""
 
@@ -62,9 +62,9 @@ class Look:
 
     partitions: list[PartitionLook] = field(default_factory=list)
     unknown: dict[PartitionKey, str] = field(default_factory=dict)
-    """Partitions that cannot be read now, and why; the backup keeps what it has of them."""
+    """Partitions that cannot be read now, and the reasons; the backup keeps its data of these partitions."""
     is_whole: bool = True
-    """Whether partitions in neither field were deleted; False while a directory is missing."""
+    """Whether a partition that is in neither field was deleted; False while a directory is missing."""
     topics: dict[str, TopicState] = field(default_factory=dict)
     loads: str = ""
     together: bool = True
@@ -84,7 +84,7 @@ class Source(Protocol):
     def bases(self, look: PartitionLook) -> tuple[int, ...]:
         """Return the base offsets of a partition's segments, sorted.
 
-        Raises `ChangedMeanwhileError` while a compaction renames segments, `KStoreError` if it stopped midway.
+        Raises `ChangedMeanwhileError` while a compaction renames segments, `KStoreError` if one stopped midway.
         """
 
     def topic_id(self, look: PartitionLook) -> str:
@@ -92,7 +92,7 @@ class Source(Protocol):
 
 
 class _Source:
-    """Reads from the directories what both kinds of sources need."""
+    """The base class of both sources: reads from the directories."""
 
     _recorded: Mapping[str, TopicState] = {}  # the file of topics, at the last `look`
 
@@ -146,7 +146,7 @@ class StoreSource(_Source):
 
     @staticmethod
     def _end(manager: LogManager, entry: Entry) -> int | None:
-        """Return the log end offset; for a log that is not open, its recovery point, None if that is unknown."""
+        """Return the log end offset. If the log is not open, return its recovery point, or None if that is unknown."""
         log = entry.log
         if log is not None and not log.closed:
             return log.log_end_offset
@@ -248,7 +248,7 @@ class DirectorySource(_Source):
         )
 
     def _log_end(self, path: str, bases: tuple[int, ...]) -> int:
-        """Return the end of a log's whole batches, reading on from the last batch that an earlier `look` found."""
+        """Return the end of a log's whole batches. Starts at the last batch that an earlier `look` found."""
         base = bases[-1] if bases else 0
         known = self._last_batches.pop(path, None)
         if known is None or known.base_offset != base or not source_partition.is_still_there(path, known):
@@ -309,7 +309,7 @@ def _live_topics(table: topic_files.TopicTable) -> dict[str, TopicState]:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort partitions: groups' offsets first, so that none is above a log's end; data; then `__transaction_state`."""
+    """Sort partitions: groups' offsets (so that none is above a log's end), then data, then `__transaction_state`."""
     return sorted(entries, key=lambda entry: (entry.topic != _FIRST, entry.topic == _LAST))
 
 
@@ -319,7 +319,7 @@ def read_epochs(path: str) -> tuple[EpochStart, ...]:
 
 
 def read_loads(roots: Iterable[str]) -> str:
-    """Return the text of the first `kstore-loads.json`; empty if there is none."""
+    """Return the text of the first `kstore-loads.json` found; empty if there is none."""
     for root in roots:
         path = os.path.join(root, load_files.LOADS_FILE)
         try:

@@ -36,14 +36,14 @@ ROUND_BYTES = 32 << 20
 ROUNDS_PER_CATALOG = 512
 LEAST_ROUNDS_PER_CATALOG = 16
 DELETION_PAUSE_MS = 600_000
-"""The least time between two deletions of dropped objects, unless a tenth of the restore window is less."""
+"""The least time between two deletions of dropped objects, or a tenth of the restore window if that is less."""
 SWEEP_PAUSE_MS = 86_400_000
 """The least time between two searches for objects that no manifest references."""
 _ATTEMPTS = 1000
 
 
 class _Commit(NamedTuple):
-    """A manifest that may have been written, and the writer's state once it is known to be."""
+    """A manifest that may have been written, and the writer's state once the write is confirmed."""
 
     manifest: BackupManifest
     state: BackupState
@@ -70,7 +70,7 @@ class BackupWriter:
         self._clock = clock
         self._memories: dict[PartitionKey, Memory] = {}
         self._pending: _Commit | None = None
-        self._orphans: list[int] = []  # rounds that may have been written and are not valid
+        self._orphans: list[int] = []  # numbers of rounds that may have been written but are not valid
         self._found = Orphans()  # objects that no manifest references, until a round drops them
         self._small: dict[PartitionKey, object] = {}
         self._header_bytes = 0
@@ -159,7 +159,7 @@ class BackupWriter:
         self._uploads.close()
 
     def _round_of(self, look: Look) -> bool:
-        """Write one round; return whether it is full, so that another one must follow immediately."""
+        """Write one round; return whether it is full, so that another round must follow immediately."""
         changes: list[Change] = []
         data: list[bytes] = []
         size = 0
@@ -234,7 +234,7 @@ class BackupWriter:
         """Write the round's object, and commit a manifest that names it."""
         time_ms = max(self._now(), self.state.time_ms + 1)
         first, marks = self.manifest.number + 1, (time_ms, self.manifest.generation, caught_up, changes, topics)
-        # Compared with the old state to find the objects that this round no longer references.
+        # Compared with the old state to find the objects that the new state no longer references.
         after = backup_rounds.apply(self.state, Round(first, *marks), "the round", 0)
         for number in itertools.count(first):
             dropped = self._dropped(changes, after, time_ms)
@@ -292,7 +292,7 @@ class BackupWriter:
         )
 
     def _dropped(self, changes: tuple[Change, ...], after: BackupState, time_ms: int) -> Dropped:
-        """Return the objects that are unused from this round on: files, rounds before the newest catalog, orphans."""
+        """Return the objects that become unused with this round: files, rounds before the newest catalog, orphans."""
         gone: list[str] = []
         for change in changes:
             before = self.state.partitions.get(change.key)
@@ -322,7 +322,7 @@ class BackupWriter:
         self._settle()
 
     def _settle(self) -> None:
-        """Write the pending manifest, or find that it was written, and adopt its state."""
+        """Write the pending manifest unless an earlier attempt did, and adopt its state."""
         pending = self._pending
         if pending is None:
             return
@@ -351,7 +351,7 @@ class BackupWriter:
         if self.manifest.number != before.number:
             self._deleting = []
             self._found = Orphans()
-            self._orphans.clear()  # invalid ones are in `_live`, and dropped after the next catalog
+            self._orphans.clear()  # invalid rounds are in `_live`, and dropped after the next catalog
         self._set_dropped()
         for intent in self.manifest.intents:
             if self._is_referenced(intent.key):
@@ -363,7 +363,7 @@ class BackupWriter:
         self._superseded = {found[0] for found in numbered if found and found[1] == object_keys.CATALOG}
 
     def _sweep(self) -> None:
-        """Drop objects that no manifest references, once a day. Called only while no upload is in flight."""
+        """Once a day, drop the objects that no manifest references. Called only while no upload is in flight."""
         now = self._now()
         if now - self.manifest.swept_ms < SWEEP_PAUSE_MS:
             return
@@ -376,7 +376,7 @@ class BackupWriter:
             self._commit(self._manifest(self.manifest.number), self.state, self._memories, self._live)
 
     def _delete_due(self) -> None:
-        """Delete objects that were dropped before the restore window, but none of the last state that is caught up."""
+        """Delete objects that were dropped before the restore window, but no object of the last caught-up state."""
         now = self._now()
         due = min(now - self.manifest.window_ms, self._whole_ms)
         waiting = {id(each) for each in self._deleting}

@@ -19,7 +19,7 @@ from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError, StorageError
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
-_READ_BYTES = 1 << 20  # the allocator returns larger buffers to the system, which costs page faults for each
+_READ_BYTES = 1 << 20  # malloc returns larger buffers to the system: each new one costs page faults
 
 
 class LocalObjects(Objects):
@@ -124,7 +124,7 @@ class LocalObjects(Objects):
 
     @contextmanager
     def _written(self, key: str, parts: Iterable[bytes | FilePart]) -> Iterator[tuple[str, str]]:
-        """Write parts to a temporary file of a unique name; yields its path and the path of the object."""
+        """Write parts to a temporary file with a unique name; yield the file's path and the object's path."""
         path = self._path(key)
         if os.path.dirname(path) != self.path:
             fs.mkdir(os.path.dirname(path))
@@ -135,7 +135,7 @@ class LocalObjects(Objects):
     def _counted(self, parts: Iterable[bytes | FilePart]) -> Iterator[bytes | FilePart]:
         for part in parts:
             yield part
-            with self._counting:  # the caller asks for the next part, so this one is written
+            with self._counting:  # if the caller asks for the next part, it has written this one
                 self.sent_bytes += len(part)
 
     def _path(self, key: str) -> str:

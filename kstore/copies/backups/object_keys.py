@@ -17,14 +17,14 @@ ROUND = ".round"
 CATALOG = ".catalog"
 
 KINDS = (*names.SEGMENT_KINDS, names.SNAPSHOT)
-"""The kinds of a segment's files in a backup, with the producer snapshot at its base offset."""
+"""The kinds of files that a backup has of a segment, including the producer snapshot at its base offset."""
 
 _NUMBERED = re.compile(r"kstore-backup-([0-9]{20})(\.round|\.catalog)")
 _SUFFIX = re.compile(r"[1-9][0-9]{0,18}-(0|[1-9][0-9]{0,18})")
 
 
 class FileKey(NamedTuple):
-    """A segment's file in a backup: `orders-0/00000000000000000000.log`, then a dot and `suffix` unless empty."""
+    """A segment's file in a backup: `orders-0/00000000000000000000.log`, then a dot and `suffix` unless it is empty."""
 
     topic: str
     partition: int
@@ -47,12 +47,12 @@ def catalog_key(number: int) -> str:
 
 
 def suffix_of(generation: int, number: int) -> str:
-    """Build the suffix for a file whose plain name is taken; no other writer builds the same one."""
+    """Build the suffix for a file whose plain name is taken; no other writer builds the same suffix."""
     return f"{generation}-{number}"
 
 
 def is_suffix(text: object) -> bool:
-    """Whether it is a suffix or empty."""
+    """Return whether `text` is a suffix or empty."""
     return isinstance(text, str) and (not text or _SUFFIX.fullmatch(text) is not None)
 
 
@@ -106,7 +106,7 @@ def is_small_file(key: str) -> bool:
 
 
 def check(key: str) -> str:
-    """Return the key if it names an object of a backup other than the manifest; raises `BackupError` otherwise."""
+    """Return the key if it names an object of a backup, but not the manifest; raises `BackupError` otherwise."""
     if not isinstance(key, str) or not (parse_numbered(key) or parse_file(key) or is_small_file(key)):
         raise BackupError(f"{str(key)[:80]!a} is no name of a backup's object")
     return key

@@ -1,7 +1,7 @@
 """The interface to an object store.
 
-Invariant: an object that the manifest references is never written again. The manifest is replaced only if it still has
-the content that was read.
+Invariant: an object that the manifest references is never written again. The manifest is replaced only if its content
+is still the content that was read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectChangedError(BackupError):
-    """The object's content is no longer the one that was read; nothing was written."""
+    """The object's content has changed since it was read; nothing was written."""
 
 
 class Objects(Closing):
@@ -77,7 +77,7 @@ class Objects(Closing):
 
     @abstractmethod
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
-        """Yield the bytes of `read_range` in parts of at most about `PART_BYTES`, and keep none in memory."""
+        """Yield the bytes of `read_range` in parts of at most about `PART_BYTES`; only one part is in memory at a time."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -89,7 +89,7 @@ class Objects(Closing):
 
     @abstractmethod
     def put_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """Write an object part by part. Replaces an existing one, so no other writer may use the key."""
+        """Write an object part by part. Replaces an existing object, so no other writer may use the key."""
 
     def put_new_parts(self, key: str, parts: Iterable[bytes | FilePart]) -> bool:
         """Write a new object part by part. Returns False if the object exists. Requires `parts_are_new`."""
@@ -97,9 +97,9 @@ class Objects(Closing):
 
     @abstractmethod
     def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
-        """Replace the content with this tag, None for no object, and return the new tag.
+        """Replace the content that has this tag (None: there is no object), and return the new tag.
 
-        Raises `ObjectChangedError`, and writes nothing, if the object has another content.
+        Raises `ObjectChangedError`, and writes nothing, if the object's content has another tag.
         """
 
     @abstractmethod

@@ -19,10 +19,10 @@ SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory", "file")
 def open_objects(url: str | Objects, options: Mapping[str, Any] | None = None, *, create: bool = False) -> Objects:
     """Open the objects below a URL: `s3://`, `gs://`, `az://`, `abfs://`, `memory://`, `file://` or a directory's path.
 
-    `options` are obstore's for the scheme (`endpoint`, `region`, `access_key_id`, ...) and for its HTTP client
-    (`allow_http`, `timeout`, ...), and `retry_config`, a mapping; missing ones are taken from the environment. `create`
-    makes a missing directory. Raises `ConfigError` if obstore is missing or refuses an option, and `BackupError` for an
-    unknown scheme or an empty URL.
+    `options` may have obstore's settings for the scheme (`endpoint`, `region`, `access_key_id`, ...), settings for
+    the HTTP client (`allow_http`, `timeout`, ...), and the mapping `retry_config`. A setting that is missing is
+    taken from the environment. With `create` a missing directory is created. Raises `ConfigError` if obstore is missing
+    or refuses an option, and `BackupError` for an unknown scheme or an empty URL.
     """
     if isinstance(url, Objects):
         return url
@@ -31,7 +31,7 @@ def open_objects(url: str | Objects, options: Mapping[str, Any] | None = None, *
 
 
 def url_of(url: str | Objects) -> str:
-    """Return the `url` that opened objects would have."""
+    """Return the `url` of the objects that `open_objects` would return."""
     if isinstance(url, Objects):
         return url.url
     path = _path_of(url)

@@ -47,7 +47,7 @@ _OF_CLIENT = frozenset(
         "user_agent",
     )
 )
-"""obstore's options of the HTTP client; obstore panics if one is among the options of the object store."""
+"""obstore's options for the HTTP client; obstore panics if they are passed as options of the object store."""
 
 _memories: dict[str, Any] = {}
 """The stores of `memory://` URLs, shared by all calls of the process."""
@@ -148,7 +148,7 @@ class RemoteObjects(Objects):
                 raise self._failed(key, error) from error
             raise
         finally:
-            self._count("put", sent, 2 + -(-sent // PART_BYTES))  # one request starts it and one completes it
+            self._count("put", sent, 2 + -(-sent // PART_BYTES))  # one request starts the upload and one completes it
 
     def replace(self, key: str, data: bytes, tag: Tag | None) -> Tag:
         self._count("put", len(data))
@@ -178,7 +178,7 @@ class RemoteObjects(Objects):
             self._count("delete")
             try:
                 self._obstore.delete(self._store, some)
-            except FileNotFoundError as error:  # one is missing, and the others may not be deleted
+            except FileNotFoundError as error:  # one object is missing, and the others may not have been deleted
                 self._refuse_missing_bucket(error)
                 for key in some:
                     self._count("delete")

@@ -1,7 +1,7 @@
 """Computes the change of a round in one partition: the difference between the backup and the source.
 
-Invariant: a change leaves a contiguous log that the source had. Sealed segments are replaced from the first on, and a
-tail that the source has truncated is truncated before it is extended.
+Invariant: after a change the backup has a contiguous log that the source had. Sealed segments are replaced in order from
+the first. If the source has truncated the tail, the tail is truncated before it is extended.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kstore.errors import StorageError
 from kstore.files import gap_files, names
 
 MERGED_BYTES = 4 << 20
-"""Many small chunks are sent again, merged with new ones into a chunk of at most this size."""
+"""Small chunks are sent again, merged with new data into a chunk of at most this size."""
 MERGE_WIDTH = 8
 UPLOADS_AHEAD = 8
 """How many segments of a partition are uploaded at the same time."""
 WAITING_BYTES = 64 << 20
-"""A sealed segment's rest is sent as chunks if it has at most this many bytes, and at most as many as were sent."""
+"""The rest of a sealed segment is sent as chunks if it has at most this many bytes, and no more than were sent."""
 BESIDE_BYTES = 16 << 20
 """If an active segment has at least this many new bytes, they are uploaded separately, to an object of their own."""
 
@@ -37,7 +37,7 @@ class Memory:
     """What is known of a partition between two rounds, so that no file of an unchanged partition is read."""
 
     look: PartitionLook | None = None
-    """The last look, if the backup has all of it."""
+    """The last look at the partition, if the backup has all its data."""
     layout: object = None
     bases: tuple[int, ...] = ()
     targets: Sequence[Target] = ()
@@ -49,7 +49,7 @@ class Memory:
 
 
 class Wanted(NamedTuple):
-    """Something to upload: a sealed segment, a stretch of an active one, or a producer snapshot."""
+    """Something to upload: a sealed segment, a stretch of an active segment, or a producer snapshot."""
 
     look: PartitionLook
     topic_id: str
@@ -71,7 +71,7 @@ class Stretch(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The chunks of a stretch, or of its first part, in an object of its own; none if it is too small for that."""
+    """The chunks of an uploaded stretch, or of its first part; none if the stretch is too small for a separate object."""
 
     chunks: list[Chunk]
     place: Place | None = None
@@ -82,7 +82,7 @@ Finished = Callable[[Wanted], SealedSegment | StoredFile | Sent | None]
 
 
 class Planned(NamedTuple):
-    """A change, or None; the bytes of its chunks; and the memory to keep once the change is committed."""
+    """A change (or None), the bytes of its chunks, and the memory to keep once the change is committed."""
 
     change: Change | None
     data: list[bytes]
@@ -135,7 +135,7 @@ class _Planner:
     def find_layout(self) -> None:
         """Find the segments, and which of them are sealed."""
         memory, look = self.memory, self.look
-        # A recovery point may go back, for example if its file is rebuilt. Durable data stays durable until truncated.
+        # A recovery point may fall, for example if its file is rebuilt. Data that was durable is still durable.
         parts = self.known.tail[-1:] or self.known.segments[-1:]
         self.target_end = max(look.end_offset, *(part.end_offset for part in parts), 0)
         is_seen = memory.layout is not None and memory.layout == look.layout
@@ -153,7 +153,7 @@ class _Planner:
         self.active = self.bases[count] if self.bases else None
 
     def cut(self) -> None:
-        """Keep only what the source still has: retention may have deleted the start, a truncation the end."""
+        """Remove what the source no longer has: retention may have deleted the start, and a truncation the end."""
         first = self.bases[0] if self.bases else self.look.end_offset
         self.segments = [segment for segment in self.segments if segment.end_offset > first]
         if self.tail and self.tail[-1].base_offset < first:
@@ -187,7 +187,7 @@ class _Planner:
         if target is not None and _has(segment, target):
             return True
         # A cleaning does not touch the segment with the log's last records, so other segments follow a cleaned one. If
-        # also no new epoch starts below its end, the log was not truncated there.
+        # in addition no new epoch starts below the cleaned segment's end, the log was not truncated there.
         new = [entry for entry in self.look.epochs if entry not in self.known.epochs]
         is_cleaned = self.look.cleaned_offset >= segment.end_offset
         return is_cleaned and all(entry.offset >= segment.end_offset for entry in new)
@@ -243,7 +243,7 @@ class _Planner:
                 self.segments = [each for each in self.segments if each.end_offset <= target.base_offset]
                 self.tail, self.place = [], None
             follows = not self.segments or bool(overlaps) or self.segments[-1].end_offset == target.base_offset
-            if not follows:  # the backup's segments leave a gap before this one: all are sent again
+            if not follows:  # the backup's segments leave a gap before this segment: all are sent again
                 self.segments, self.tail, self.place = [], [], None
             if not isinstance(sealed, SealedSegment) or not within or not follows:
                 self.waits = True
@@ -255,7 +255,7 @@ class _Planner:
         self.waits = len(missing) > len(uploaded)
 
     def extend(self, at: int, budget: int) -> None:
-        """Extend the tail with new batches: those that were uploaded as a stretch, then those that are read here."""
+        """Extend the tail with new batches: first an uploaded stretch, then batches that are read here."""
         beside = self._sent_beside()
         first = self.bases[0] if self.bases else self.look.end_offset
         self.end = self.segments[-1].end_offset if self.segments else first
@@ -271,7 +271,7 @@ class _Planner:
                 return
             if target is None and base != self.active:
                 return
-            # A sealed segment is uploaded as a file. If most of it is new, the batches after it wait for the upload.
+            # A sealed segment is uploaded as a file. If most of its data is new, later batches wait for the upload.
             if target is not None and (not self.tail or target.size - position > min(position, WAITING_BYTES)):
                 return
             if target is None:
@@ -291,7 +291,7 @@ class _Planner:
         self.is_all = not self.bases
 
     def _sent_beside(self) -> Sent | None:
-        """Return the uploaded stretch of the active segment; None while it is sent, empty if little data is new."""
+        """Return the uploaded stretch of the active segment: None while it is being sent, empty if little data is new."""
         base = self.active
         if base is None:
             return Sent([])
@@ -389,7 +389,7 @@ class _Planner:
         return Planned(change, self.data, after)
 
     def _snapshot(self) -> tuple[int, StoredFile] | None:
-        """Return the snapshot at the base offset of the tail's first segment; None if the backup has none yet."""
+        """Return the snapshot at the base offset of the tail's first segment; None if it is not uploaded yet."""
         self._waits_for_snapshot, self._snapshot_file = False, None
         base = self.tail[0].base_offset if self.tail else self.active
         file = source_partition.find_snapshot(self.look.path, base) if base else None

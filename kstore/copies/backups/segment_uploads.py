@@ -45,7 +45,7 @@ class _Large(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The upload of a segment, a snapshot or a stretch. While `is_running`, only the job's thread may change it."""
+    """The upload of a segment, a snapshot or a stretch. While `is_running`, only the thread that runs the job may change it."""
 
     wanted: Wanted
     earlier: list[StoredFile] = field(default_factory=list)  # files that a failed attempt has sent
@@ -59,7 +59,7 @@ class _Job:
 
 
 class Uploads:
-    """The uploads of one writer. Its methods are called by the writer's thread; other threads do the work."""
+    """The uploads of one writer. The writer's thread calls the methods; other threads do the uploads."""
 
     def __init__(
         self, objects: Objects, generation: int, is_taken: Callable[[str], bool], announced: tuple[Intent, ...]
@@ -82,7 +82,7 @@ class Uploads:
         self.errors: list[KStoreError] = []
 
     def finished(self, wanted: Wanted) -> SealedSegment | StoredFile | Sent | None:
-        """Return the result of an upload; None until it is done. Starts the upload if there is none yet."""
+        """Return the result of an upload; None until it is done. Starts the upload if it has not been started."""
         place = _place(wanted)
         job = self._jobs.get(place)
         if job is not None and _key(job.wanted) != _key(wanted):  # the log was truncated or cleaned
@@ -110,7 +110,7 @@ class Uploads:
         return bool(self._beside) or any(job.is_running for job in self._jobs.values())
 
     def wait(self, timeout: float | None) -> bool:
-        """If an upload is in flight, wait for progress since the last round began; return whether there was any."""
+        """While an upload is in flight, wait for progress since the last round began; return whether there was any."""
         seen = self._looked_at  # a round that another thread begins must not hide progress from this one
 
         def has_changed() -> bool:
@@ -123,7 +123,7 @@ class Uploads:
         self._bell.ring()
 
     def intents(self) -> list[Intent]:
-        """Return the uploads that the next manifest must announce: new ones, and those that may be under way."""
+        """Return the uploads that the next manifest must announce: new uploads, and uploads that may be under way."""
         found = dict(self._open_ended)
         for job in list(self._jobs.values()):
             new = [large.intent for large in job.large if job.is_hashed and self._is_free(large.intent)]
@@ -149,7 +149,7 @@ class Uploads:
         self._open_ended.pop(key, None)
 
     def names(self) -> set[str]:
-        """Return the names of sent objects that a round may still reference; only while nothing is in flight."""
+        """Return the names of sent objects that a round may still reference. Called only while nothing is in flight."""
         found = set()
         for job in self._jobs.values():
             look, stretch = job.wanted.look, job.wanted.stretch
@@ -161,7 +161,7 @@ class Uploads:
         return found
 
     def put_beside(self, key: str, text: bytes) -> None:
-        """Send a small file that no round references; a later text of the same file replaces it."""
+        """Send a small file that no round references. A later call for the same file replaces its text."""
         is_known = key in self._beside
         task = Task(partial(self._send_beside, key))
         try:
@@ -193,7 +193,7 @@ class Uploads:
             self._changed()
 
     def begin_look(self) -> None:
-        """Begin a round: failed uploads are retried when asked for, and do not send again what they have sent."""
+        """Begin a round: a failed upload is retried when the round asks for it, and does not repeat files that were sent."""
         self._looked_at = self._progress
         self._wanted.clear()
         self._failed.clear()
@@ -217,7 +217,7 @@ class Uploads:
                 del self._jobs[key]
 
     def close(self) -> None:
-        """Wait for running uploads; the others are not started."""
+        """Wait for running uploads; waiting uploads are not started."""
         self._closed = True
         self._pool.shutdown(cancel=True)
 
@@ -361,7 +361,7 @@ class Uploads:
                 return file._replace(suffix=suffix)
 
     def _is_free(self, intent: Intent) -> bool:
-        """Whether these bytes may use this name: it is not in use, nor may a request with other bytes be under way."""
+        """Whether these bytes may use this name: it is not in use, and no request with other bytes may be under way."""
         return not self._is_taken(intent.key) and self._open_ended.get(intent.key, intent) == intent
 
     def _suffix(self) -> str:
@@ -394,12 +394,12 @@ def _place(wanted: Wanted) -> Hashable:
 
 
 def _key(wanted: Wanted) -> Hashable:
-    part = None if wanted.stretch is None else wanted.stretch[:2]  # its end rises from round to round
+    part = None if wanted.stretch is None else wanted.stretch[:2]  # the end of a stretch rises from round to round
     return wanted.look.key, wanted.topic_id, wanted.target, wanted.snapshot, part
 
 
 def _known(job: _Job, kind: str) -> list[StoredFile]:
-    """Return the files of this kind that the backup has, or that were sent already."""
+    """Return the files of this kind that the backup has or that earlier attempts have sent."""
     like = None if job.wanted.like is None else job.wanted.like.file(kind)
     return [file for file in (like, *job.earlier) if file is not None and file.kind == kind]
 
