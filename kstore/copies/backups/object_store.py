@@ -77,7 +77,7 @@ class Objects(Closing):
 
     @abstractmethod
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
-        """Yield the bytes of `read_range` in parts of at most about `PART_BYTES`; only one part is in memory at a time."""
+        """Yield the bytes of `read_range` in parts of at most about `PART_BYTES`; holds one part at a time."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:

@@ -1,7 +1,7 @@
 """Computes the change of a round in one partition: the difference between the backup and the source.
 
-Invariant: after a change the backup has a contiguous log that the source had. Sealed segments are replaced in order from
-the first. If the source has truncated the tail, the tail is truncated before it is extended.
+Invariant: after a change the backup has a contiguous log that the source had. Sealed segments are replaced in order
+from the first. If the source has truncated the tail, the tail is truncated before it is extended.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Stretch(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The chunks of an uploaded stretch, or of its first part; none if the stretch is too small for a separate object."""
+    """The chunks of an uploaded stretch, or of its first part; none if it is too small for its own object."""
 
     chunks: list[Chunk]
     place: Place | None = None
@@ -291,7 +291,7 @@ class _Planner:
         self.is_all = not self.bases
 
     def _sent_beside(self) -> Sent | None:
-        """Return the uploaded stretch of the active segment: None while it is being sent, empty if little data is new."""
+        """Return the uploaded stretch of the active segment: None during the upload, empty if little data is new."""
         base = self.active
         if base is None:
             return Sent([])
@@ -389,7 +389,7 @@ class _Planner:
         return Planned(change, self.data, after)
 
     def _snapshot(self) -> tuple[int, StoredFile] | None:
-        """Return the snapshot at the base offset of the tail's first segment; None if it is not uploaded yet."""
+        """Return the snapshot at the base offset of the tail's first segment; None if there is none, or none yet."""
         self._waits_for_snapshot, self._snapshot_file = False, None
         base = self.tail[0].base_offset if self.tail else self.active
         file = source_partition.find_snapshot(self.look.path, base) if base else None

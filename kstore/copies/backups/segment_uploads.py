@@ -45,7 +45,7 @@ class _Large(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """The upload of a segment, a snapshot or a stretch. While `is_running`, only the thread that runs the job may change it."""
+    """The upload of a segment, a snapshot or a stretch. While `is_running`, only the job's own thread may change it."""
 
     wanted: Wanted
     earlier: list[StoredFile] = field(default_factory=list)  # files that a failed attempt has sent
@@ -193,7 +193,7 @@ class Uploads:
             self._changed()
 
     def begin_look(self) -> None:
-        """Begin a round: a failed upload is retried when the round asks for it, and does not repeat files that were sent."""
+        """Begin a round: failed uploads are retried when asked for, without the files that were already sent."""
         self._looked_at = self._progress
         self._wanted.clear()
         self._failed.clear()

@@ -1,7 +1,7 @@
 """Reads a partition's files for a backup: whole sealed segments, and whole batches of the active segment.
 
 Takes no lock, so the files may be replaced or truncated while they are read. Invariant: the bytes read are used only if
-the file is still the one that was listed.
+the file has not been replaced since it was listed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CHUNK_BYTES = 8 << 20
 """The largest chunk of a tail, unless one batch is larger."""
 
 READ_BYTES = 4 << 20
-"""How much of a file one read returns, if the file is not copied. After each read the thread takes the GIL again, and
-waits up to 5 ms for it if another thread appends; larger pieces leave the CPU's cache before they are sent."""
+"""The size of one read of a file that is not copied. After each read the thread takes the GIL again, and waits up to 5 ms
+for the GIL if another thread appends. Larger pieces would leave the CPU's cache before they are sent."""
 
 _NO_ENTRIES = 1 << 40
 
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
 
 class SnapshotFile(NamedTuple):
-    """A producer snapshot of the source. A different one at the same offset differs in one of these fields."""
+    """A producer snapshot of the source. Two different snapshots at the same offset differ in one of these fields."""
 
     base_offset: int
     inode: int
@@ -52,7 +52,7 @@ class SnapshotFile(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The last batch that was backed up: its segment's file, its position in it and its header."""
+    """The last batch that was backed up: its segment's file, its position in the file and its header."""
 
     base_offset: int
     inode: int
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 
 class ChangedMeanwhileError(BackupError):
-    """A file is no longer the one that was listed; the next round lists the files again."""
+    """A file was replaced after it was listed; the next round lists the files again."""
 
 
 def log_path(directory: str, base_offset: int) -> str:
@@ -137,7 +137,7 @@ def read_whole(path: str, length: int) -> bytes:
 
 
 def _whole(fd: int, path: str, position: int, end: int) -> bytes:
-    """Read `[position, end)` in one call: joining parts would copy the bytes with the GIL held."""
+    """Read `[position, end)` in one call, since joining parts would copy the bytes with the GIL held."""
     data = fs.pread(fd, end - position, position)
     if len(data) < end - position:
         raise _shorter(path, position + len(data), end)
@@ -156,7 +156,7 @@ def checksum(path: str, length: int) -> int:
 
 
 def is_same_file(path: str, target: Target) -> bool:
-    """Whether a `.log` file is still the one that was listed."""
+    """Whether a `.log` file has not been replaced since it was listed."""
     try:
         found = fs.stat(path, follow=False)
     except fs.MissingFileError:
@@ -181,14 +181,14 @@ def _find_end(fd: int, base_offset: int, position: int, end: int) -> tuple[int, 
 
 
 def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
-    """Find the last whole batch from `position` on; return its end offset and place, or the base offset and None."""
+    """Find the last whole batch from `position` on. Return its end offset and place; without one the base offset and None."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, base_offset))) as fd:
         return _find_end(fd, base_offset, position, fs.size(fd))
     return base_offset, None
 
 
 def sync(directory: str, base_offset: int) -> None:
-    """Sync a segment's batches, also those that another process has written."""
+    """Sync a segment's batches, including batches that another process has written."""
     with fs.closing(open_log(log_path(directory, base_offset))) as fd:
         fs.fdatasync(fd)
 
@@ -213,7 +213,7 @@ def _holds(fd: int, chunk: Chunk) -> bool:
 
 
 class NewBytes(NamedTuple):
-    """Whole batches that are not in the tail yet: their chunks and bytes, and the place of the last batch."""
+    """Whole batches that the backup's tail does not have yet: their chunks and bytes, and the place of the last batch."""
 
     chunks: list[Chunk]
     data: list[bytes]
@@ -225,7 +225,7 @@ class NewBytes(NamedTuple):
 def read_tail(
     directory: str, base_offset: int, position: int, end_offset: int, after: int, *, at: int, budget: int
 ) -> NewBytes:
-    """Read and check about `budget` bytes of batches of a `Tail`; `at` is the position of the first in the object."""
+    """Read and check about `budget` bytes of batches of a `Tail`; the first batch gets position `at` in the object."""
     chunks: list[Chunk] = []
     data: list[bytes] = []
     with Tail(directory, base_offset, position, end_offset, after) as tail:
@@ -240,7 +240,7 @@ def read_tail(
 
 
 class Tail(Closing):
-    """The batches of a file from `position`, where offset `after` is next, up to `end_offset`. For one thread."""
+    """The batches of a file from `position` up to `end_offset`. `after` is the next offset at `position`. For one thread."""
 
     def __init__(self, directory: str, base_offset: int, position: int, end_offset: int, after: int) -> None:
         self.path = log_path(directory, base_offset)
@@ -268,7 +268,7 @@ class Tail(Closing):
         return self._position >= self._stop
 
     def check(self, most_bytes: int = CHUNK_BYTES) -> Chunk | None:
-        """Check some batches and return their chunk, None at the end; `CorruptRecordError` if one is damaged."""
+        """Check some batches and return their chunk, or None at the end. Raises `CorruptRecordError` if a batch is damaged."""
         fd, path, position = self._fd, self.path, self._position
         if self.is_all:
             return None
@@ -276,7 +276,7 @@ class Tail(Closing):
         scan = self._scan(position, limit)
         if scan.stop == "torn" and scan.batches:  # the limit lies inside a batch
             limit = scan.end_position
-        elif scan.stop == "torn":  # one batch that is larger
+        elif scan.stop == "torn":  # one batch that is larger than the limit
             batch = _log_search.header_at(fd, position, self._size, path=path)
             if batch is None:
                 raise ChangedMeanwhileError(f"{path} has no batch at {position}")

@@ -74,7 +74,7 @@ def has_batches(view: View, offset: int, end_offset: int) -> bool:
 
 
 def find_last_common(leader: View, own: View, start_offset: int, end_offset: int, *, compacted: bool) -> int | None:
-    """Return the end offset of the last batch in `[start_offset, end_offset)` that both logs have, or None."""
+    """Return the end offset of the last batch in `[start_offset, end_offset)` that both logs have; None if none is common."""
     step, upper = 1, end_offset
     while upper > start_offset:
         lower = max(upper - step, start_offset)
@@ -96,8 +96,8 @@ def compare_all(
     """Compare the headers of all batches in `[start_offset, end_offset)`, in stretches.
 
     For each stretch yields its end, and the base offset of the first batch of `own` that the leader's log contradicts,
-    or None. Stops after such a batch. In a compacted log a batch that one side lacks is no contradiction, and batches
-    with different headers are compared by their records.
+    or None. Stops after such a batch. In a compacted log a missing batch is no contradiction, and batches with
+    different headers are compared by their records.
     """
     offset, stretch = start_offset, _LEAST_STRETCH
     while offset < end_offset:
@@ -117,7 +117,7 @@ def compare_all(
 
 
 def _stands_in(ours: Columns, theirs: Columns) -> NDArray[np.bool_]:
-    """Return which batches of a table are in the other one, with the same offsets, leader epoch and checksum."""
+    """Return which batches of a table are also in the other table, with the same offsets, leader epoch and checksum."""
     if not len(theirs):
         return np.zeros(len(ours), dtype=np.bool_)
     at = np.minimum(np.searchsorted(theirs["last_offset"], ours["last_offset"]), len(theirs) - 1)
@@ -153,7 +153,7 @@ _COMPARED = ("offset", "timestamp", "key", "value")
 
 def _records(found: Found) -> dict[int, tuple[object, ...]]:
     data = found.segment.file.read(found.place.position, found.place.size_bytes)
-    if header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # columns do not include markers
+    if header.ATTRIBUTES.of(data) & header.CONTROL_BIT:  # a control batch: columns do not include its markers
         [batch] = _core.decode_batches(data, path=found.segment.path, position=found.place.position)
         return {each.offset: (each.timestamp, each.key, each.value) for each in batch}
     columns = decode_columns(data, columns=_COMPARED, path=found.segment.path, position=found.place.position)

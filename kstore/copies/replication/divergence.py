@@ -13,7 +13,7 @@ from kstore.log.reading.view import out_of_range
 
 
 class Truncation(NamedTuple):
-    """The follower's next step: truncate to `offset`, and ask the leader again unless `complete` is true."""
+    """The follower's next step: truncate to `offset`, and then, unless `complete` is true, ask the leader again."""
 
     offset: int
     complete: bool
@@ -44,7 +44,7 @@ def find_diverging(leader: Ends, fetch_offset: int, last_fetched_epoch: int | No
     """Check a fetch as a leader does (SEMANTICS 10.9, 10.20); return the diverging epoch and its end, or None.
 
     `last_fetched_epoch` is the follower's latest epoch. Raises `OffsetOutOfRangeError` if the offset is outside the
-    leader's log, or the leader does not know the end of the epoch.
+    leader's log, or if the leader does not know where the epoch ends.
     """
     start, end = leader.log_start_offset, leader.log_end_offset
     if last_fetched_epoch is not None and fetch_offset >= start:
@@ -79,7 +79,7 @@ def find_truncation(answer: EpochEntry, follower: Ends) -> Truncation:
 
 
 def find_restart(leader: Ends, log_end_offset: int) -> Restart:
-    """Decide how a follower continues whose log end offset is outside the leader's log (SEMANTICS 10.22)."""
+    """Decide how a follower continues if its log end offset is outside the leader's log (SEMANTICS 10.22)."""
     if leader.log_end_offset < log_end_offset:
         return Restart(leader.log_end_offset, False)
     if leader.log_start_offset > log_end_offset:
@@ -88,7 +88,7 @@ def find_restart(leader: Ends, log_end_offset: int) -> Restart:
 
 
 def find_common_end(leader: Ends, follower: Ends) -> Restart:
-    """Run the whole protocol; the result's `offset` is the follower's own end if nothing is truncated."""
+    """Run the whole protocol and return the result. Its `offset` is the follower's log end if nothing is truncated."""
     epochs, end = LeaderEpochCache("", follower.epochs.entries), follower.log_end_offset
     own_end, known = end, len(epochs.entries)
     while True:
@@ -100,7 +100,7 @@ def find_common_end(leader: Ends, follower: Ends) -> Restart:
                 return restart
             if restart.offset == end:
                 break
-            end = restart.offset  # epochs below it may differ too
+            end = restart.offset  # epochs below the offset may differ too
         else:
             if diverging is None:
                 break

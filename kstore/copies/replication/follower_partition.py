@@ -1,4 +1,4 @@
-"""Brings one partition of a follower to the leader's log: compares, truncates, restarts and appends.
+"""Makes one partition of a follower equal to the leader's log: compares, truncates, restarts and appends.
 
 Invariant: a batch is appended only after one that the leader has. If the leader's log has changed other than by
 appends, epochs and batches are compared again.
@@ -33,7 +33,7 @@ LOOKS = 20  # how often a step looks again if the leader's log changes during it
 
 
 class Target(Protocol):
-    """A follower's log, with the changes that replication makes."""
+    """The operations of a follower's log that replication uses."""
 
     @property
     def log(self) -> Log: ...
@@ -56,7 +56,7 @@ class Truncated(NamedTuple):
 
 
 class PartitionFollower:
-    """Brings a follower's log to its leader's in steps. For one thread at a time."""
+    """Makes a follower's log equal to its leader's, in steps. For one thread at a time."""
 
     def __init__(
         self, leader: LeaderLog, target: Target, *, now: Callable[[], int], save_truncated: str | None = None
@@ -67,8 +67,8 @@ class PartitionFollower:
         self._now = now
         self._save = save_truncated
         self._settled = -1  # the version of the leader's log with which epochs and batches were compared
-        self._compared: int | None = 0  # all batches below this offset were compared; None: all that existed
-        self._all_at = (-1, -1)  # the leader's version and log end when no more batches followed
+        self._compared: int | None = 0  # all batches below this offset were compared; None: all batches
+        self._all_at = (-1, -1)  # the leader's version and log end when its last batch was copied
         self._log = target.log
         self._view = HostedLog(self._log).view
         self.caught_up_ms = now()
@@ -119,13 +119,13 @@ class PartitionFollower:
         return copied
 
     def _copy(self, own_end: int, buffer: memoryview) -> int | None:
-        """Append one piece of the leader's log; return its size, None if there is none or the log has changed."""
+        """Append one piece of the leader's log. Return its size, or None if there is no piece or the log has changed."""
         leader, version, end = self.leader, self.leader.version, self.leader.log_end_offset
         most = min(PIECE_BYTES, len(buffer), self._log.config.effective_segment_bytes)
         piece = self._of_one_state(lambda: leader.read(own_end, most, buffer))
         if piece is None:
             if leader.version == version:
-                self._all_at = (version, end)  # its log ends with a gap that a truncation left
+                self._all_at = (version, end)  # the leader's log ends with a gap that a truncation left
             return None
         first = header.BASE_OFFSET.of(piece.data)
         if first < own_end and header.MAGIC.of(piece.data) >= 2:
@@ -166,7 +166,7 @@ class PartitionFollower:
         return found if self.leader.version == version else None
 
     def _settle(self) -> None:
-        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23), unless it changes during the comparison."""
+        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23), unless that log changes during the comparison."""
         version = self.leader.version
         compared = self._of_one_state(self._compare)
         if compared is None:
@@ -205,7 +205,7 @@ class PartitionFollower:
             self.target.move_log_start(start)
 
     def _compare_batches(self, theirs: Ends, own: Ends, end_offset: int) -> Restart:
-        """Return where the follower continues: after the last batch below `end_offset` that both have.
+        """Return where the follower continues: after the last batch below `end_offset` that both logs have.
 
         The first time, all batches are compared: if the last batches are equal, earlier ones may still differ.
         """
@@ -222,7 +222,7 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Return where the leader first contradicts a batch, else `end_offset`. Stops if the leader's log changes."""
+        """Return the first offset at which the leader contradicts a batch, else `end_offset`. Stops if the leader's log changes."""
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:
@@ -240,7 +240,7 @@ class PartitionFollower:
 
     def _start_anew(self, offset: int) -> None:
         """Delete all records and restart the log at `offset`."""
-        if self.leader.log_start_offset <= self.log_end_offset:  # else the leader has deleted them too
+        if self.leader.log_start_offset <= self.log_end_offset:  # otherwise the leader has deleted these records too
             self._note(self._view.log_start_offset)
         self.target.truncate_fully_and_start_at(offset)
 
@@ -271,8 +271,8 @@ class PartitionFollower:
 
 
 def refuse_newer_epochs(leader: int | None, own: int | None, path: str) -> None:
-    """Raise `ReplicationError` if a follower has a newer leader epoch than its leader ever had: it was leader since."""
-    # Epoch 0 is no sign of that: `become_leader` starts at 1, and a leader whose log was emptied has no epoch.
+    """Raise `ReplicationError` if a follower has a newer leader epoch than its leader ever had: it was made leader."""
+    # Epoch 0 does not show that: `become_leader` starts at 1, and a leader with an emptied log has no epoch.
     if own is not None and own > max(-1 if leader is None else leader, 0):
         least = "the leader has none" if leader is None else f"the latest of the leader is {leader}"
         raise ReplicationError(

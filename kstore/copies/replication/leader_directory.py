@@ -1,7 +1,7 @@
 """Reads the leader's logs, which another process may append to, truncate, compact and delete from at the same time.
 
 Opens them in mode "r". Invariant: the bytes of a read are used only if the leader's last batch from before the read is
-still there afterwards. A truncation removes the end of a log first, so no read mixes bytes from before and after one.
+still there afterwards. A truncation removes the end of a log first, so no read mixes bytes from before and after it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class LeaderStore:
         self.store.close()
 
     def presence(self) -> Presence:
-        """Return whether a process writes the leader's directories, none does, or one of them is gone."""
+        """Return whether a process writes the leader's directories, no process does, or a directory is gone."""
         if self.is_gone():
             return "gone"
         return "followed" if any(fs.is_locked(path) for path in self.paths) else "no writer"
 
     def is_gone(self) -> bool:
-        """Whether one of the directories is missing, or empty as if its disk were not mounted."""
+        """Whether a directory is missing, or is empty, as when its disk is not mounted."""
         return not all(_is_a_log_directory(path) for path in self.paths)
 
     def topics(self) -> dict[str, LeaderTopic]:
@@ -77,7 +77,7 @@ class LeaderStore:
                 continue
             record = metadata.table.find(topic, topic_id)
             if topic_id is None and record is not None:
-                topic_id = record.topic_id  # its directories are being created
+                topic_id = record.topic_id  # the topic's directories are being created
             if topic_id is None and is_written and any(is_half_made(entry) for entry in partitions.values()):
                 continue  # a broker creates the directory before it writes the id; the next look finds the id
             if record is None or record.state != "deleting":
@@ -102,7 +102,7 @@ class LeaderStore:
 
 
 def _is_a_log_directory(path: str) -> bool:
-    """Whether a directory has a file that a log, a store or a broker creates first, or a partition that was copied."""
+    """Whether a directory has a file that a log, store or broker creates first, or a partition that was already copied."""
     known = (".lock", checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, "meta.properties", "kstore-topics.json")
     if any(fs.exists(os.path.join(path, name)) for name in known):
         return True
@@ -130,9 +130,9 @@ class LeaderLog:
         view = HostedLog(log).view
         assert isinstance(view, ReadOnlyView)
         self.view = view
-        """The log as a reader sees it, at the last `look`."""
+        """The log as a reader saw it at the last `look`."""
         self.newest_epoch: int | None = None
-        """The newest leader epoch that the leader is known to have had. Its file lacks the epoch after a truncation."""
+        """The newest leader epoch that the leader is known to have had. After a truncation the leader's file lacks the epoch."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
 
     @property
@@ -190,7 +190,7 @@ class LeaderLog:
         return log_end_offset if mark is None else min(mark, log_end_offset)
 
     def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
-        """Read whole batches of one segment, at least one, from the one that holds `offset` on; None at the end."""
+        """Read one or more whole batches of one segment, starting with the batch that holds `offset`; None at the end."""
         view = self.view
         version, segments = view.guard.version, view.segments
         known = self._next
@@ -223,11 +223,11 @@ class LeaderLog:
         return Piece(into[:whole].toreadonly(), segment.path, position, segment.base_offset)
 
     def passed(self, version: int, piece: Piece, offset: int) -> None:
-        """Remember that `offset` is the first after a piece that was read in this version."""
+        """Remember that `offset` is the first offset after a piece that was read in this version."""
         self._next = (version, offset, piece.base_offset, piece.position + len(piece.data))
 
     def bytes_behind(self, offset: int) -> int:
-        """Return the size of all batches that hold `offset` or more."""
+        """Return the size of the batch that holds `offset` and all later batches."""
         view = self.view
         if not view.segments.items or offset >= view.log_end_offset:
             return 0

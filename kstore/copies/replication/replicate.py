@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kstore")
 
 FIRST_PAUSE, LONGEST_PAUSE, IDLE_PAUSE, LONGEST_IDLE_PAUSE = 0.0005, 0.005, 0.02, 0.1
-IDLE_SECONDS = 1.0  # without a change, after which the pauses grow beyond `LONGEST_PAUSE`
+IDLE_SECONDS = 1.0  # after this time without a change the pauses grow beyond `LONGEST_PAUSE`
 GONE_PAUSE = 0.2
 LOOK_SHARE = 9  # a pause is at least this many times the processor time of a sweep that found nothing
-IDLE_SHARE = 399  # the same after `IDLE_SECONDS`, but at most `LONGEST_IDLE_PAUSE`
+IDLE_SHARE = 399  # the same factor after `IDLE_SECONDS`; a pause is at most `LONGEST_IDLE_PAUSE`
 
 
 def replicate(
@@ -65,10 +65,10 @@ def replicate(
         target: The directory or directories of the follower. They are created if they are missing.
         topics: The topics to copy; all by default, including the internal ones.
         follow: Whether to keep following in a background thread until `Replication.close`. If false, the call returns
-            when everything that the source had is copied, and the target is closed and unlocked.
+            when everything that the source had is copied and the target is closed and unlocked.
         save_truncated: A directory in which truncated records are kept.
         clock: Returns the time in milliseconds, in place of the system's clock.
-        config: The settings of the target's store, which deletes and compacts by itself: use those of the source.
+        config: The settings of the target's store, which deletes and compacts by itself: use the source's.
         **settings: Settings of the target's store as keyword arguments.
 
     Returns:
@@ -77,7 +77,7 @@ def replicate(
     Raises:
         ReplicationError: If the source is the target or follows it, or one lies inside the other; if the target has
             other data or an unfinished bulk load; or if the target has newer leader epochs than the source, because it
-            was made leader since. Nothing is changed then. Also if `follow` is true and no thread can be started.
+            was made leader since. In these cases nothing is changed. Also if `follow` is true and no thread can be started.
         LogLockedError: If a store or a broker has the target open for writing.
 
     Example:
@@ -119,13 +119,13 @@ def replicate(
 
 
 class Replication(Closing):
-    """A follower and its copying, returned by `replicate`.
+    """The replication of a source to a follower, returned by `replicate`.
 
     A context manager that calls `close`. Thread-safe.
     """
 
     store: Store
-    """The target, open as a follower. `close` closes it; its `become_leader` first stops the following."""
+    """The target, open as a follower. `close` closes it; its `become_leader` first stops the replication."""
 
     def __init__(self, leader: LeaderStore, store: Store, rounds: Rounds) -> None:
         self.store = store

@@ -1,7 +1,7 @@
-"""Decides the order in which a follower's partitions are looked at and copied.
+"""Decides in which order a follower's partitions are checked for changes (looked at) and copied.
 
-A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after those of
-the data, so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
+A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after the data's
+end offsets, so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
 before those of the data, so no group is above a log end offset. Invariant: a failed partition stops no other.
 """
 
@@ -29,10 +29,10 @@ from kstore.store.store import Store
 logger = logging.getLogger("kstore")
 
 SLICE_BYTES = 8 << 20  # of one partition in one sweep
-LARGE_BYTES = 1 << 20  # if this much of a partition was copied in one sweep, the next slice gets a thread
+LARGE_BYTES = 1 << 20  # if a sweep copied this much of a partition, its next slice gets a thread
 THREADS = 2
 TOPICS_SECONDS = 0.05
-STAMPS_SHARE = 149  # the pause between two checks of all stamps is this many times the processor time of one
+STAMPS_SHARE = 149  # the pause between two checks of all stamps is this many times the processor time of a check
 FIRST_RETRY, LONGEST_RETRY = 0.5, 30.0
 
 STATE, DATA, OFFSETS = 0, 1, 2
@@ -46,7 +46,7 @@ class Copy:
     key: tuple[str, int]
     kind: int
     follower: PartitionFollower | None = None
-    bound: int = -1  # copied up to here: the leader's log end offset at the last `look`
+    bound: int = -1  # the leader's log end offset at the last `look`: copied up to here
     goal: int = -1  # `bound` at the last `look` at all partitions
     is_large: bool = True
     failure: KStoreError | None = None
@@ -63,7 +63,7 @@ class Copy:
 
     @property
     def has_reached_goal(self) -> bool:
-        """Whether everything up to `goal` is copied, or cannot be."""
+        """Whether everything up to `goal` is copied or cannot be copied."""
         return not self.is_behind or (self.follower is not None and self.follower.log_end_offset >= self.goal)
 
 
@@ -84,11 +84,11 @@ class Rounds:
         self._now = now
         self._save = save_truncated
         self._copies: dict[tuple[str, int], Copy] = {}
-        self._records: Schedule[Copy] = Schedule()  # of data and of transactions
+        self._records: Schedule[Copy] = Schedule()  # the partitions of data and of transactions
         self._offsets: Schedule[Copy] = Schedule()
         self._stamps: Stamps[Copy] = Stamps()  # of the files of unchanged partitions
         self._stamps_at = 0.0
-        self._held: list[Copy] = []  # partitions of offsets, until all data from before them is copied
+        self._held: list[Copy] = []  # partitions of `__consumer_offsets` that wait until earlier data is copied
         self._topics_at = 0.0
         self._workers = Workers(THREADS, "kstore-copies")
         self._buffers = threading.local()
@@ -184,7 +184,7 @@ class Rounds:
         return bool(behind) or bool(news)
 
     def _look_at_offsets(self, asked: int) -> bool:
-        """Look at `__consumer_offsets`, before data; return whether all data must be looked at, for it or a ticket."""
+        """Look at `__consumer_offsets`, before data; return whether its changes or a ticket require a look at all data."""
         now = time.monotonic()
         is_asked = asked > self._taken
         every = [copy for copy in self._copies.values() if copy.kind == OFFSETS]
@@ -203,7 +203,7 @@ class Rounds:
         self._stamps_at = now + STAMPS_SHARE * (time.thread_time() - used)
 
     def _saw(self, schedule: Schedule[Copy], now: float, news: Iterable[Copy]) -> None:
-        """Note which partitions changed. Watch the files of those that became cold, and look at these once more."""
+        """Note which partitions changed. Watch the files of partitions that became cold, and look at these once more."""
         cooled = schedule.saw(now, news)
         for copy in cooled:
             if copy.follower is not None:
@@ -258,7 +258,7 @@ class Rounds:
         return PartitionFollower(leader, target, now=self._now, save_truncated=self._save)
 
     def _copy_all(self, copies: Iterable[Copy]) -> None:
-        """Copy a slice of each; large ones in parallel."""
+        """Copy a slice of each partition; large slices in parallel."""
         behind = [copy for copy in copies if copy.is_behind]
         large = [copy for copy in behind if copy.is_large]
         if len(large) > 1:
@@ -285,4 +285,4 @@ class Rounds:
         copy.failure = error
         copy.retry_at = time.monotonic() + copy.retry_pause
         copy.retry_pause = min(2 * copy.retry_pause, LONGEST_RETRY)
-        self._topics_at = 0.0  # its topic may have been deleted
+        self._topics_at = 0.0  # the partition's topic may have been deleted

@@ -1,4 +1,4 @@
-"""Decides when to look at each of many things: every time if it changed recently, otherwise seldom.
+"""Decides when to look at each of many things: every time if the thing is hot (changed recently), else seldom (cold).
 
 Does no I/O. Invariant: looking at unchanged things takes at most 0.2 percent of the time.
 """
@@ -23,8 +23,8 @@ class Schedule(Generic[T]):
     """Things to look at. For one thread."""
 
     def __init__(self) -> None:
-        self._hot: dict[T, float] = {}  # when each last changed
-        self._cold: OrderedDict[T, float] = OrderedDict()  # when each was last looked at, in this order
+        self._hot: dict[T, float] = {}  # when each thing last changed
+        self._cold: OrderedDict[T, float] = OrderedDict()  # when each thing was last looked at, oldest first
 
     def add(self, thing: T) -> None:
         self._hot[thing] = float("-inf")
@@ -34,7 +34,7 @@ class Schedule(Generic[T]):
         self._cold.pop(thing, None)
 
     def wake(self, things: Iterable[T]) -> None:
-        """Make these due the next time."""
+        """Make these things due the next time."""
         for thing in things:
             if self._cold.pop(thing, None) is not None:
                 self._hot[thing] = float("-inf")
@@ -44,7 +44,7 @@ class Schedule(Generic[T]):
         return list(self._hot)
 
     def due(self, now: float) -> list[T]:
-        """Return the things to look at now: all hot ones, and the cold ones that have waited longest."""
+        """Return the things to look at now: all hot things, and the cold things that have waited longest."""
         due, pause = list(self._hot), max(COLD_SECONDS, LOOK_SHARE * LOOK_SECONDS * len(self._cold))
         for thing, looked_at in itertools.islice(self._cold.items(), MOST_AT_ONCE):
             if now - looked_at < pause:
@@ -56,7 +56,7 @@ class Schedule(Generic[T]):
         return due
 
     def saw(self, now: float, news: Iterable[T]) -> list[T]:
-        """Note which things had changed. Those without a change for a while become cold; return these."""
+        """Note which things have changed. Return the things that now become cold, after `HOT_SECONDS` without a change."""
         for thing in news:
             self._cold.pop(thing, None)
             self._hot[thing] = now

@@ -1,4 +1,4 @@
-"""Checks whether a directory may become a follower of another one, before any byte of it is changed.
+"""Checks whether a directory may become a follower of another, before the first byte of the directory is changed.
 
 Invariant: nothing is replicated into a directory with data unless both are known to hold copies of one store.
 """
@@ -32,7 +32,7 @@ def refuse(leader: LeaderStore, target: Sequence[str], topics: Collection[str] |
 
 
 def refuse_same(source: Sequence[str], target: Sequence[str]) -> None:
-    """Refuse a directory that is, or lies inside, a directory of the other side."""
+    """Refuse a directory that is a directory of the other side or lies inside one."""
     for theirs in source:
         for own in target:
             if theirs == own:
@@ -76,7 +76,7 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
         selected = topics is None or topic in topics
         if topic not in theirs or not selected:
             if is_follower:
-                continue  # it was copied before
+                continue  # the topic was copied before
             what = "is not to be copied" if topic in theirs else "is not in the source"
             raise ReplicationError(
                 f"{own.paths[0]} is no follower of {leader.paths[0]} yet, and its topic {topic} {what}: replicate into "
@@ -100,7 +100,7 @@ def _refuse_other_data(leader: LeaderStore, own: Store, topics: Collection[str] 
 
 
 def another_topic(topic: str, own: Store) -> str:
-    """Return a hint for a topic of the leader that differs from the one of this name that `own` has copied."""
+    """Return a hint for the case that `own` has copied another topic of this name."""
     return (
         f"Replicate into another directory, or name the other topics (topics=, --topic): {own.paths[0]} then keeps "
         f"what it has of {topic}"

@@ -23,7 +23,7 @@ class History:
             raise BackupError(f"the backup in {objects.url} has no round yet: there is nothing to restore")
         self.objects = objects
         self.manifest = manifest
-        self._there: set[str] | None = None  # the names of all objects, after they were listed
+        self._there: set[str] | None = None  # the names of all objects, once they are listed
 
     @classmethod
     def read(cls, objects: Objects) -> History:
@@ -34,13 +34,13 @@ class History:
         return cls(objects, found[0])
 
     def newest(self) -> BackupState:
-        """Return the newest state that is caught up, or the newest of all if none is."""
+        """Return the newest state that is caught up; if none is caught up, the newest state."""
         found = self._last()
-        assert found is not None  # there is a round
+        assert found is not None  # the history has at least one round
         return found
 
     def at_time(self, time_ms: int) -> BackupState:
-        """Return the state that `newest` would have returned at `time_ms`; raises `BackupError` if it is not kept."""
+        """Return the state that `newest` would have returned at `time_ms`; raises `BackupError` if the state is not kept."""
         found = self._last(time_ms)
         # While the first backup is under way no state is caught up. Later, only a caught-up state is returned.
         is_best = found is not None and (found.caught_up or self._kept_from_ms == 0)
@@ -101,7 +101,7 @@ class History:
         if not reaches(newest):
             return newest  # the plan raises an error for the offset that is not reached
         places = self.manifest.catalogs
-        low, high = 0, len(places)  # bisect for the first catalog that reaches them; a truncation may hide it
+        low, high = 0, len(places)  # find the first catalog that reaches the offsets; a bisection may miss it after a truncation
         while low < high:
             middle = (low + high) // 2
             if reaches(backup_reader.read_catalog(self.objects, places[middle])):
@@ -115,7 +115,7 @@ class History:
         return newest
 
     def at_round(self, number: int) -> BackupState:
-        """Return the state after a round; raises `BackupError` if it is no longer kept."""
+        """Return the state after a round; raises `BackupError` if the state is no longer kept."""
         below = [at for at, place in enumerate(self.manifest.catalogs) if place.number <= number]
         for state in self._states(below[-1] if below else -1, until=number):
             if state.number == number and self._is_kept(state):
@@ -123,7 +123,7 @@ class History:
         raise BackupError(f"round {number} of the backup in {self.objects.url} is no longer kept")
 
     def _last(self, time_ms: int | None = None) -> BackupState | None:
-        """Return the last caught-up state up to a time, else the last state up to it; None if there is none."""
+        """Return the last caught-up state up to a time, else the last state up to that time; None if there is no state."""
         places = self.manifest.catalogs
         below = [n for n, place in enumerate(places) if time_ms is None or place.time_ms <= time_ms]
         newest: BackupState | None = None

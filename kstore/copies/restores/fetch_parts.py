@@ -33,7 +33,7 @@ class Fetcher:
         self.files = sorted(files, key=lambda file: -file.bytes)  # largest first, so that the threads end together
         self.bytes = sum(file.bytes for file in self.files)
         self.fetched_bytes = 0
-        """Bytes read from objects; the others were already in the files."""
+        """Bytes read from objects; the other bytes were already in the files."""
         self._done = 0
         self._progress = progress
         self._counting = threading.Lock()
@@ -120,7 +120,7 @@ def is_whole(path: str, parts: Iterable[Part]) -> bool:
 
 
 def find_cut(objects: Objects, parts: Iterable[Part], cut: int, base_offset: int) -> tuple[int, int]:
-    """Find where to truncate a `.log` file to remove offset `cut`: the position, and the end offset of the rest."""
+    """Find where to truncate a `.log` file to remove offset `cut`. Return the position, and the end offset of what is left."""
     position, end_offset = 0, base_offset
     for part in parts:
         pending = bytearray()

@@ -21,7 +21,7 @@ from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable
 from kstore.store.store import Store
 
 STATE_FILE = "kstore-restore.catalog"
-"""The restored state, in the format of a catalog. Written when all files are fetched: the last steps need no backup."""
+"""The restored state, in a catalog's format. Written when all files are fetched, so the last steps need no backup."""
 
 ROOT_FILES = (
     fs.LOCK_FILE,
@@ -32,7 +32,7 @@ ROOT_FILES = (
     *checkpoint.OFFSET_CHECKPOINTS,
 )
 PARTITION_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA, gap_files.GAPS_FILE)
-"""With `ROOT_FILES`, the files that a restore writes and does not fetch. An interrupted write leaves a `.tmp`."""
+"""With `ROOT_FILES`, the files that a restore writes itself. An interrupted write leaves a `.tmp` file."""
 
 
 def write_small_files(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
@@ -111,7 +111,7 @@ def _cut(path: str, plan: PartitionPlan) -> int:
 
 
 def _write_loads(root: str, text: str) -> None:
-    """Record which bulk loads are done, so that a restored store does not repeat them."""
+    """Record the finished bulk loads, so that a restored store does not repeat them."""
     path = f"{root}/{LOADS_FILE}"
     fs.write_atomically(path, text.encode())
     try:

@@ -1,8 +1,8 @@
 """`restore`: writes a directory of logs from a backup, as of a time, or up to given offsets.
 
 Its steps, each durable before the next: write a mark that a restore is under way; write the segments' files, then all
-others; mark them complete; open and close the store; remove the mark. Until then no store opens the directory, and the
-same call continues an interrupted one.
+others; mark them complete; open and close the store; remove the mark. Until the mark is removed no store opens the
+directory, and a repeated call continues an interrupted restore.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def restore(
     By default everything that the backup has is restored. Decided transactions are completed, and open ones are aborted
     when their timeout expires, as after a crash. Groups' offsets above the end of a restored log are lowered to it.
 
-    If the call is interrupted, the same call continues it: complete files are not fetched again. Until the restore is
+    A call with the same arguments continues an interrupted restore: complete files are not fetched again. Until the restore is
     complete, `Store.open` and `Log.open` refuse the directory.
 
     Args:
@@ -128,7 +128,7 @@ def restore(
 
 
 def _opened(root: str, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Open the store once and remove the marks, the last steps; return each partition's `[start, end)`."""
+    """Do the last steps: open the store once and remove the marks. Return each partition's `[start, end)`."""
     spans = finish_restore.open_once(root, found)
     finish_restore.remove_state(root)
     restore_mark.remove_progress(root)
@@ -162,7 +162,7 @@ def _state(
     choices: str,
     marked: Progress | None,
 ) -> BackupState:
-    """Return the state to restore; if `marked` is set, that of the interrupted restore."""
+    """Return the state to restore; if `marked` is set, the state of the interrupted restore."""
     backup = history.manifest.backup
     if marked is not None:
         if (marked.backup, marked.choices) != (backup, choices):
@@ -177,7 +177,7 @@ def _state(
 
 
 def _refuse_contents(root: str) -> None:
-    """Raise `BackupError` unless the directory is empty or that of an interrupted restore."""
+    """Raise `BackupError` unless the directory is empty or contains an interrupted restore."""
     if not fs.exists(root):
         return
     found = [name for name in fs.listdir(root) if name not in (fs.LOCK_FILE, f"{restore_mark.RESTORE_FILE}.tmp")]
@@ -187,7 +187,7 @@ def _refuse_contents(root: str) -> None:
 
 
 def _foreseen(objects: Objects, found: Plan) -> dict[PartitionKey, tuple[int, int]]:
-    """Return each partition's future `[start, end)`; reads batch headers for those that end inside a file."""
+    """Return each partition's future `[start, end)`; reads batch headers if a partition ends inside a file."""
     spans = {}
     for partition in found.partitions:
         start, end = partition.state.log_start_offset, partition.end_offset
