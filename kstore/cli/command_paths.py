@@ -130,7 +130,11 @@ def overrides(root: str, topic: str) -> LogConfig:
 
 
 def kept_settings(root: str, topic: str, topic_id: uuid.UUID | None = None) -> Mapping[str, str]:
-    """Return the settings that a store at `root` keeps for a topic, else those inherited from a broker's topic."""
+    """Return the settings that a store at `root` keeps for a topic.
+
+    Without a record of the topic, return what the disk shows: the policy `compact` if a log cleaner has cleaned the
+    topic or if that is not known. Internal topics have fixed settings.
+    """
     record = read_topics([root]).find(topic, topic_id)
     return inherited_config(topic, cleaned_topics([root])) if record is None else record.config
 

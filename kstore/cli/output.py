@@ -1,7 +1,7 @@
 """Prints the output of subcommands: tables for people, JSON for programs, colours only on a terminal.
 
-All output goes through the streams that `guarded` installs. Invariant: risky characters are always escaped in text, and
-in records only on a terminal; no control sequence except our own colours reaches a terminal.
+All output goes through the streams that `guarded` installs. Invariant: risky characters are always escaped in text, and are
+escaped in records only on a terminal. No control sequence except our own colours reaches a terminal.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def discard(stream: Any) -> None:
 
 
 def plain(stream: Any) -> Any:
-    """Return the stream behind a guard, for the progress bar, which moves the cursor and prints only our own text."""
+    """Return the stream that a guard wraps, for the progress bar, which moves the cursor and prints only our own text."""
     return stream.stream if isinstance(stream, _Guard) else stream
 
 
@@ -138,7 +138,7 @@ class _Bytes:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(self, data: bytes) -> int:
-        """Write bytes. An incomplete character at their end is written with the next bytes."""
+        """Write bytes. An incomplete character at the end is written with the next bytes."""
         self._guard.write(self._decoder.decode(data))
         return len(data)
 
@@ -163,7 +163,7 @@ def failures(command: str, results: Iterable[OfPartition]) -> int:
 
 
 def complain(command: str, failures: Iterable[str]) -> int:
-    """Print each failure to standard error; return 1 if there is one, else 0."""
+    """Print each failure to standard error; return 1 if there is a failure, else 0."""
     code = 0
     for failure in failures:
         print(escaped(f"kstore {command}: {failure}"), file=sys.stderr)

@@ -25,8 +25,8 @@ _LINE_SECONDS = 2.0
 class Progress:
     """Shows how much of `total` is done, in bytes or in `unit`; a `total` of -1 is unknown.
 
-    `aside` is for commands that print results at the same time: nothing is shown if these go to a terminal. A context
-    manager, which clears the bar. Thread-safe.
+    `aside` is for commands that print results at the same time: nothing is shown if the results go to a terminal. A
+    context manager, which clears the bar. Thread-safe.
     """
 
     def __init__(self, what: str, total: int = -1, unit: str = "bytes", *, aside: bool = False) -> None:

@@ -21,7 +21,7 @@ FIELDS = (
 )
 
 Printer: TypeAlias = Callable[[str, int, Record], bytes]
-"""Returns the bytes to print for one record, from its topic, its partition and the record."""
+"""Takes a topic, a partition and a record, and returns the bytes to print."""
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
@@ -91,7 +91,7 @@ def json_of(topic: str, partition: int, record: Record) -> dict[str, Any]:
 
 
 def json_line(topic: str, partition: int, record: Record) -> bytes:
-    """Return the JSON line of `json_of`, in a fraction of the time."""
+    """Return the object of `json_of` as a JSON line. Much faster than `json_of` and `json.dumps`."""
     timestamp, key, value = record.timestamp, _octets("key", record.key), _octets("value", record.value)
     where = f'{{"topic": {_text(topic)}, "partition": {partition}, "offset": {record.offset}'
     headers = "[]"
@@ -112,7 +112,7 @@ def _octets(name: str, data: bytes | None) -> str:
 
 
 def plain(key_separator: str | None) -> Printer:
-    """Return a printer of one line for each record: its value, after its key and `key_separator` if that is given."""
+    """Return a printer that prints a line for each record: its value, preceded by the key and `key_separator` if given."""
     if key_separator is None:
         return lambda _, __, record: (record.value or b"") + b"\n"
     separator = key_separator.encode()
@@ -127,7 +127,7 @@ def write(
     at_once: bool,
     progress: Callable[[int], object],
 ) -> int:
-    """Write records and return their number. `at_once` writes each immediately, else some hundreds at a time.
+    """Write records and return their number. With `at_once` each is written immediately, else some hundreds together.
 
     `progress` is called with the number of records written since the last call.
     """

@@ -1,7 +1,7 @@
 """Measures the disk space of directories of logs, by kind of file.
 
-Counts blocks, as `du` does, because the index of an active segment is a sparse file. A file with several names counts
-once. Files that a writer removes during the measurement are left out.
+Counts blocks, as `du` does, because the index of an active segment is a sparse file. A file with several names is
+counted once. Files that a writer removes during the measurement are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Usage:
     other_bytes: int = 0
     """Everything else: indexes, snapshots, checkpoints, directories."""
     deleted_bytes: int = 0
-    """Files and partitions that are deleted and not yet removed."""
+    """Files and partitions that are marked as deleted and not removed yet."""
     staged_bytes: int = 0
     """Bulk loads that tasks have staged next to the directory."""
 
@@ -43,7 +43,7 @@ class Usage:
         self.staged_bytes += other.staged_bytes
 
     def to_json(self) -> dict[str, int]:
-        """Return the numbers under stable names."""
+        """Return the numbers as a dict with stable keys."""
         return {**asdict(self), "total_bytes": self.total_bytes}
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Meter:
         return usage
 
     def rest(self, root: str, partitions: Iterable[str]) -> Usage:
-        """Measure a directory of logs and its staged loads, without `partitions`, which were measured before."""
+        """Measure a directory of logs and its staged loads, except `partitions`, which were measured before."""
         measured = set(partitions)
         usage = Usage(other_bytes=self._one(root))
         for entry in _entries(root):
@@ -134,7 +134,7 @@ def _awaits_removal(name: str) -> bool:
 
 
 def _staged(root: str) -> list[str]:
-    """Return the staging areas of a directory, and other directories in which the pending load is staged."""
+    """Return the staging areas of a directory, and any other directories in which the pending load is staged."""
     paths = list(load_files.staging_areas([root]))
     with suppress(StorageError):
         record = load_files.read_commit(root)

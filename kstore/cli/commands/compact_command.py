@@ -1,4 +1,4 @@
-"""`kstore compact`: compacts logs once now, or with `--dry-run` says what that would do, or why it would do nothing."""
+"""`kstore compact`: compacts logs once now. With `--dry-run` it says what a compaction would do, or why nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BROKERS_DEFAULT = "The default of both is delete, unless a broker's cleaner has
 
 
 class _Done(NamedTuple):
-    """What was done to one partition, or with `--dry-run` would be done; and what is cleaned next, and when."""
+    """What was done (with `--dry-run`: would be done) to one partition; also what is cleaned next, and when."""
 
     stats: CompactionStats
     outlook: CompactionOutlook
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.roll and asked.dry_run:
         raise command_options.UsageError("--roll and --dry-run exclude each other: a dry run rolls nothing")
-    warnings.simplefilter("ignore", ConfigWarning)  # they are about long-term effects, and this is one pass
+    warnings.simplefilter("ignore", ConfigWarning)  # the warnings are about long-term effects, and this is one pass
     found = {path: command_paths.find(path) for path in asked.paths}
     named = {path: place for path, place in found.items() if place.topic is not None}
     if named and asked.topic:

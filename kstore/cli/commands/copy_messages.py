@@ -18,9 +18,9 @@ def warnings(command: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def told(tell: Callable[[str], object], least: int = logging.WARNING, below: int = logging.CRITICAL) -> Iterator[None]:
-    """Pass each message with a level in `[least, below)` to `tell` during the block; no others are shown.
+    """Pass each message with a level in `[least, below)` to `tell` during the block; other messages are not shown.
 
-    Otherwise the messages would be printed into the table.
+    Without this the messages would be printed into the table.
     """
 
     class Teller(logging.Handler):

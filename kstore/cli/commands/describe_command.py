@@ -108,7 +108,7 @@ def _role(root: str) -> tuple[list[str] | None, str | None]:
 
 
 def _settled(entry: Entry, *, every_batch: bool) -> dict[str, Any] | None:
-    """Return the facts about a partition, read again while a writer changes it; None if the writer has removed it."""
+    """Return the facts about a partition; None if a writer has removed it. Reads again if a writer changes the partition."""
     facts, doubtful = recheck.look(
         lambda: _partition(entry, every_batch=every_batch),
         lambda facts: [facts["error"]] if "error" in facts else [],
@@ -131,7 +131,7 @@ def _partition(entry: Entry, *, every_batch: bool) -> dict[str, Any]:
         is_blank = metadata is None and checkpoint.is_metadata_blank(entry.path)
         facts["warning"] = _BLANK if is_blank else None
         with Log.open(entry.path, "r") as log:
-            point = int(log.stats()["recovery_point"])  # read before the log end, so that it is not above that
+            point = int(log.stats()["recovery_point"])  # read before the log end, so that it is not above the log end
             segments = log.segments
             start, end = log.log_start_offset, log.log_end_offset
             newest = _newest(log, segments) if start < end else None
@@ -188,7 +188,7 @@ def _cleaned(facts: dict[str, Any]) -> str:
 
 
 def _oldest(log: Log, start: int, end: int) -> int | None:
-    """Return the timestamp of the first record from `start` on; None if there is none or it is damaged."""
+    """Return the timestamp of the first record from `start` on; None if there is no record or it is damaged."""
     if start >= end:
         return None
     try:
@@ -199,7 +199,7 @@ def _oldest(log: Log, start: int, end: int) -> int | None:
 
 
 def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:
-    """Return the greatest timestamp of a record; if damage hides it, that of the segments."""
+    """Return the greatest timestamp of a record; if damage hides it, the greatest timestamp of the segments."""
     try:
         latest = log.max_timestamp()
     except CorruptRecordError:
@@ -208,7 +208,7 @@ def _newest(log: Log, segments: Sequence[SegmentInfo]) -> int | None:
 
 
 def _codecs(log: Log, segment: SegmentInfo, *, every_batch: bool) -> set[str]:
-    """Return the codecs of all batches of a segment, or of the first one."""
+    """Return the codecs of all batches of a segment, or of its first batch."""
     start, end = max(segment.base_offset, log.log_start_offset), segment.next_offset
     if start >= end:
         return set()

@@ -1,7 +1,7 @@
 """`kstore dump`: parses the options of Kafka's dump tool as that tool does (DUMP 1 and 11), and kstore's own.
 
-An option may have one dash or two. Its name cannot be abbreviated, and it is given once if it has a value. A word that
-is no option is ignored. `--help` prints to standard error and exits with 1, as in Kafka's tool; `-h` is kstore's.
+An option may have one dash or two. Its name cannot be abbreviated, and an option with a value may be given only once. A
+word that is no option is ignored. `--help` prints to standard error and exits with 1, as in Kafka's tool; `-h` is kstore's.
 Without `--files`, words are paths. With paths, or with an option that Kafka's tool does not have, the dump continues
 after damage, and the exit code is 1.
 """
@@ -176,7 +176,7 @@ def _split(arguments: Sequence[str], parser: _Parser) -> tuple[list[str], list[s
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and return its exit code.
 
-    With Kafka's options only it is 0 even if there was damage, as in Kafka's tool; with kstore's own it is 1 then.
+    If there was damage, the code is 0 with Kafka's options only, as in Kafka's tool, and 1 with kstore's own options.
     """
     parser = _parser()
     if "-h" in arguments:
@@ -265,7 +265,7 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
         yield file_source(path)
         return
     files = partition_files(path) if os.path.isdir(path) else PartitionFiles([], [])
-    if files.segments:  # the directory may have any name
+    if files.segments:  # a directory with segments may have any name
         yield Source(files.segments, _topic(path), path, files.others)
         return
     if names.parse_file_name(os.path.basename(path.rstrip("/"))) is not None:
@@ -285,7 +285,7 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
         try:
             files = partition_files(directory)
         except fs.MissingFileError:
-            continue  # a writer has removed it
+            continue  # a writer has removed the file
         yield Source(files.segments, entry.topic, directory, files.others)
 
 

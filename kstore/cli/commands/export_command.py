@@ -59,7 +59,7 @@ _Chunk: TypeAlias = tuple[str, int, Any]
 """A topic, a partition, and some of its records."""
 
 _CHUNK_BYTES = 32 << 20  # the records in memory at a time, and in a row group of a Parquet file
-_PIECE_BYTES = 1 << 20  # compressed in one step, which delays an interrupt
+_PIECE_BYTES = 1 << 20  # the bytes compressed in one step; an interrupt waits for the step
 
 
 def run(arguments: list[str]) -> int:
@@ -146,7 +146,7 @@ def _new(temporary: str, directory: str) -> BinaryIO:
 
 
 def _link(temporary: str, path: str) -> None:
-    """Give a file its name; raises `ConfigError` if that exists. Without hard links, an existing file is replaced."""
+    """Give a file its name; raises `ConfigError` if the name exists. Without hard links, an existing file is replaced."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -182,7 +182,7 @@ def _chunks(place: command_paths.Place, parsed: argparse.Namespace, names: tuple
 
 
 def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
-    """Yield the same pieces. Another thread reads the next one while the caller writes this one."""
+    """Yield the same pieces. Another thread reads the next piece while the caller writes the current piece."""
     with Workers(1, "kstore-export") as pool:
         coming = pool.submit(partial(next, chunks, None))
         while (chunk := coming.wait()) is not None:

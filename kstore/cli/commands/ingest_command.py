@@ -74,7 +74,7 @@ class _Piece(NamedTuple):
 
 
 class _Load:
-    """Tracks what one run has appended, by the log end offsets before it and now."""
+    """Tracks what one run has appended, by the log end offsets before the run and now."""
 
     def __init__(self, store: Store, topic: str) -> None:
         self.store, self.topic = store, topic
@@ -93,7 +93,7 @@ class _Load:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The least and the greatest timestamp of the rows, None if they have none."""
+        """The least and the greatest timestamp of the rows; None if the rows have no timestamps."""
         return (min(first for first, _ in self._spans), max(last for _, last in self._spans)) if self._spans else None
 
     def close(self) -> None:

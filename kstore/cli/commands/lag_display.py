@@ -19,7 +19,7 @@ __all__ = ["FOLLOWER_ENDS", "LINE_SECONDS", "TABLE_SECONDS", "Lag", "LagDisplay"
 
 TABLE_SECONDS = 0.5
 LINE_SECONDS = 10.0
-_MARGIN_LINES = 6  # of the terminal: heading, summary and a prompt
+_MARGIN_LINES = 6  # lines of the terminal for the heading, the summary and a prompt
 FOLLOWER_ENDS = ("log end", "leader's log end")
 
 
@@ -111,7 +111,7 @@ class LagDisplay:
         sys.stdout.flush()
 
     def tell(self, line: str) -> None:
-        """Print an event, above the table if there is one. Prints nothing with JSON, whose facts contain the event."""
+        """Print an event, above the table if there is one. With JSON nothing is printed, since the facts contain the event."""
         if self._way == "table":
             self._live.console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
         elif self._way == "lines":

@@ -45,7 +45,7 @@ def add_settings(made: command_options.Parser, *settings: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """What was done to one partition, or with `--dry-run` would be done; or the error. Immutable."""
+    """What was done (with `--dry-run`: would be done) to one partition, or the error. Immutable."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ class PartitionPass(Generic[T]):
     ) -> int:
         """Process a store's partitions, or those of the given topics; return how many of them `wants` excludes.
 
-        `reach` is called with the number of processed partitions and of all.
+        `reach` is called with the number of processed partitions and of all partitions.
         """
         entries = {(entry.topic, entry.partition): entry for entry in catalog.look(catalog.real_paths(paths)).entries}
         if not entries:

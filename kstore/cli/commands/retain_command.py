@@ -1,4 +1,4 @@
-"""`kstore retain`: applies retention once now, or with `--dry-run` says what it would delete, and why."""
+"""`kstore retain`: applies retention once now. With `--dry-run` it says what retention would delete, and why."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _BROKERS_DEFAULT = (
 
 
 class _Done(NamedTuple):
-    """The segments of a partition that were deleted, or with `--dry-run` would be; and why the next one is kept."""
+    """The segments of a partition that were (`--dry-run`: would be) deleted, and why the next segment is kept."""
 
     gone: list[Deletion]
     stays: Outlook | None
     own: dict[str, tuple[Any, Any]]
-    """Given settings that the topic overrides: the topic's value, which is used, and the given one."""
+    """Given settings that the topic overrides: the topic's value, which is used, and the given value."""
 
 
 def run(arguments: list[str]) -> int:
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
     )
     partition_pass.add_settings(parser, "retention.ms", "retention.bytes")
     asked = parser.parse_args(arguments)
-    warnings.simplefilter("ignore", ConfigWarning)  # they are about long-term effects, and this is one pass
+    warnings.simplefilter("ignore", ConfigWarning)  # the warnings are about long-term effects, and this is one pass
     paths = list(dict.fromkeys(each for path in asked.paths for each in _partitions_of_topic(path)))
     partitions = [path for path in paths if _is_partition(path)]
     if partitions and asked.topic:

@@ -62,7 +62,7 @@ def _threads(value: str) -> int:
 
 
 def summary(report: Report, *, notes_shown: bool) -> str:
-    """Return the last line: what was checked, and the number of errors. For single files it leaves out counts of 0."""
+    """Return the last line: what was checked, and the number of errors. For single files the line omits counts of 0."""
     notes = len(report.findings) - report.errors
     nouns = ("file", "partition", "segment", "batch", "record")
     counts = (report.files, report.partitions, report.segments, report.batches, report.records)

@@ -16,7 +16,7 @@ __all__ = ["Arrow", "ArrowStream", "Parquet"]
 
 
 _DICTIONARY_ENCODINGS = frozenset(("PLAIN", "PLAIN_DICTIONARY", "RLE", "RLE_DICTIONARY", "BIT_PACKED"))
-_UNKNOWN_ROWS = 1024  # read at a time if an encoding may store a prefix once that many values share
+_UNKNOWN_ROWS = 1024  # read at a time if an encoding may store a prefix once for many values
 
 
 class Parquet(Source):

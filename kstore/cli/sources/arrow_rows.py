@@ -36,7 +36,7 @@ def check_types(source: Source, schema: Any) -> None:
         if not (types.is_map(kind) or (is_list and types.is_struct(kind.value_type))):
             raise source.wrong(f"column {mapping.headers!r} is of type {kind}; a map, or a list of structs, is wanted")
         try:
-            # Only the append knows which keys and values it accepts: try an array of that type without rows.
+            # Only the append knows which keys and values it accepts: try it with an array of this type without rows.
             _arrow.Source(f"column {mapping.headers!r}", "headers", _pyarrow().chunked_array([], kind))
         except (TypeError, InvalidColumnError) as error:
             raise source.wrong(str(error)) from None

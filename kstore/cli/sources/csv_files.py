@@ -1,7 +1,7 @@
 """Reads CSV files with PyArrow. Every cell is read as bytes, so that values are written unchanged.
 
-PyArrow gets pieces in memory that end with a whole row, not a file. It would read a Python file in a thread that it
-does not join after an error; if this thread still reads when the interpreter exits, the process aborts.
+PyArrow gets pieces in memory that end with a whole row. It would read a Python file in a thread that it does not join
+after an error; if that thread is still reading when the interpreter exits, the process aborts.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Csv(Source):
             piece = rest + more if more else b""
 
     def _parse(self, piece: bytes, names: list[str] | None) -> list[Any]:
-        """Return the record batches of a piece; without `names` its first line has the names of the columns."""
+        """Return the record batches of a piece. Without `names` the piece's first line has the names of the columns."""
         pa, mapping = self._pa, self.mapping
         if names is not None:
             piece = b"\n" + piece  # an empty line, so that PyArrow skips no byte order mark at the start of a row

@@ -44,7 +44,7 @@ class JsonLines(Source):
             return self._text.readlines(row_source.PIECE_BYTES)
 
     def _check_columns(self) -> None:
-        """Raise if a column is missing in all rows of the first piece. In a single row a missing column is null."""
+        """Raise an error if all rows of the first piece lack a column. If single rows lack it, the column is null there."""
         missing = set(self.mapping.columns)
         names: dict[str, None] = {}
         for row in map(self._object, range(1, len(self._ahead) + 1), self._ahead):
@@ -76,7 +76,7 @@ class JsonLines(Source):
         return row
 
     def _with_exact_numbers(self, row: dict[str, Any], line: bytes) -> dict[str, Any]:
-        """Return the row with exact whole numbers: orjson turns those beyond 64 bits into floats."""
+        """Return the row with exact whole numbers: orjson turns whole numbers beyond 64 bits into floats."""
         for name in self.mapping.columns:
             if isinstance(row.get(name), float | list | dict) and _LONG.search(line):
                 try:

@@ -80,7 +80,7 @@ def _floats_of(array: Any) -> list[Any]:
 
 
 def parts(array: Any) -> list[Any]:
-    """Return the child arrays of a list, map or struct, for its own rows only; none for other types."""
+    """Return the child arrays of a list, map or struct, for the array's own rows only; none for other types."""
     types, kind = _pyarrow().types, array.type
     if types.is_map(kind) and len(array):
         start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()

@@ -25,7 +25,7 @@ class Mapping:
 
     key: str | None = None
     value: str | None = None
-    """None for the whole row as JSON."""
+    """None: the value is the whole row as JSON."""
     timestamp: str | None = None
     headers: str | None = None
     unit: str = "ms"
@@ -42,7 +42,7 @@ class Mapping:
 
 
 class Rows(NamedTuple):
-    """Some rows, as `append_columns` takes them. `first` is the number of the first one in its file, counted from 1."""
+    """Some rows, as `append_columns` takes them. `first` is the number of the first row in the file, counted from 1."""
 
     first: int
     size: int
@@ -73,7 +73,7 @@ class Source(Closing):
         """Close the file."""
 
     def note_nulls(self, column: str, count: int, row: int) -> None:
-        """Note values that are written as null because they are NaN or infinite; the first is in this row."""
+        """Note values that are written as null because they are NaN or infinite; the first of them is in this row."""
         before, first = self._not_numbers.get(column, (0, row))
         self._not_numbers[column] = (before + count, first)
 

@@ -25,8 +25,8 @@ CHUNK_BYTES = 8 << 20
 """The largest chunk of a tail, unless one batch is larger."""
 
 READ_BYTES = 4 << 20
-"""The size of one read of a file that is not copied. After each read the thread takes the GIL again, and waits up to 5 ms
-for the GIL if another thread appends. Larger pieces would leave the CPU's cache before they are sent."""
+"""The size of one read of a file that is not copied. After each read the thread takes the GIL, and waits up to 5 ms for
+the GIL if another thread appends. Larger pieces would leave the CPU's cache before they are sent."""
 
 _NO_ENTRIES = 1 << 40
 
@@ -181,7 +181,7 @@ def _find_end(fd: int, base_offset: int, position: int, end: int) -> tuple[int, 
 
 
 def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
-    """Find the last whole batch from `position` on. Return its end offset and place; without one the base offset and None."""
+    """Find the last whole batch from `position` on. Return its end offset and place; if none, the base offset and None."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, base_offset))) as fd:
         return _find_end(fd, base_offset, position, fs.size(fd))
     return base_offset, None
@@ -213,7 +213,7 @@ def _holds(fd: int, chunk: Chunk) -> bool:
 
 
 class NewBytes(NamedTuple):
-    """Whole batches that the backup's tail does not have yet: their chunks and bytes, and the place of the last batch."""
+    """Whole batches that the backup's tail lacks: their chunks and bytes, and the place of the last batch."""
 
     chunks: list[Chunk]
     data: list[bytes]
@@ -240,7 +240,7 @@ def read_tail(
 
 
 class Tail(Closing):
-    """The batches of a file from `position` up to `end_offset`. `after` is the next offset at `position`. For one thread."""
+    """The batches of a file from `position` up to `end_offset`. `after` is the first offset. For one thread."""
 
     def __init__(self, directory: str, base_offset: int, position: int, end_offset: int, after: int) -> None:
         self.path = log_path(directory, base_offset)
@@ -268,7 +268,7 @@ class Tail(Closing):
         return self._position >= self._stop
 
     def check(self, most_bytes: int = CHUNK_BYTES) -> Chunk | None:
-        """Check some batches and return their chunk, or None at the end. Raises `CorruptRecordError` if a batch is damaged."""
+        """Check some batches and return their chunk; None at the end. `CorruptRecordError` if a batch is damaged."""
         fd, path, position = self._fd, self.path, self._position
         if self.is_all:
             return None

@@ -74,7 +74,7 @@ def has_batches(view: View, offset: int, end_offset: int) -> bool:
 
 
 def find_last_common(leader: View, own: View, start_offset: int, end_offset: int, *, compacted: bool) -> int | None:
-    """Return the end offset of the last batch in `[start_offset, end_offset)` that both logs have; None if none is common."""
+    """Return the end offset of the last batch in `[start_offset, end_offset)` that both logs have; None if none."""
     step, upper = 1, end_offset
     while upper > start_offset:
         lower = max(upper - step, start_offset)

@@ -67,7 +67,7 @@ class PartitionFollower:
         self._now = now
         self._save = save_truncated
         self._settled = -1  # the version of the leader's log with which epochs and batches were compared
-        self._compared: int | None = 0  # all batches below this offset were compared; None: all batches
+        self._compared: int | None = 0  # all batches below this offset were compared; None: all batches of that time
         self._all_at = (-1, -1)  # the leader's version and log end when its last batch was copied
         self._log = target.log
         self._view = HostedLog(self._log).view
@@ -119,7 +119,7 @@ class PartitionFollower:
         return copied
 
     def _copy(self, own_end: int, buffer: memoryview) -> int | None:
-        """Append one piece of the leader's log. Return its size, or None if there is no piece or the log has changed."""
+        """Append one piece of the leader's log. Return its size, or None if there is none or the log has changed."""
         leader, version, end = self.leader, self.leader.version, self.leader.log_end_offset
         most = min(PIECE_BYTES, len(buffer), self._log.config.effective_segment_bytes)
         piece = self._of_one_state(lambda: leader.read(own_end, most, buffer))
@@ -166,7 +166,7 @@ class PartitionFollower:
         return found if self.leader.version == version else None
 
     def _settle(self) -> None:
-        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23), unless that log changes during the comparison."""
+        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23). Stops if that log changes."""
         version = self.leader.version
         compared = self._of_one_state(self._compare)
         if compared is None:
@@ -222,7 +222,7 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Return the first offset at which the leader contradicts a batch, else `end_offset`. Stops if the leader's log changes."""
+        """Return where the leader first contradicts a batch; `end_offset` if nowhere. Stops if the leader's log changes."""
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:

@@ -102,7 +102,7 @@ class LeaderStore:
 
 
 def _is_a_log_directory(path: str) -> bool:
-    """Whether a directory has a file that a log, store or broker creates first, or a partition that was already copied."""
+    """Whether a directory has a file that a log, store or broker creates first, or a partition copied before."""
     known = (".lock", checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, "meta.properties", "kstore-topics.json")
     if any(fs.exists(os.path.join(path, name)) for name in known):
         return True
@@ -132,7 +132,7 @@ class LeaderLog:
         self.view = view
         """The log as a reader saw it at the last `look`."""
         self.newest_epoch: int | None = None
-        """The newest leader epoch that the leader is known to have had. After a truncation the leader's file lacks the epoch."""
+        """The newest leader epoch that the leader is known to have had. After a truncation the file lacks it."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
 
     @property
@@ -190,7 +190,7 @@ class LeaderLog:
         return log_end_offset if mark is None else min(mark, log_end_offset)
 
     def read(self, offset: int, most_bytes: int, buffer: memoryview) -> Piece | None:
-        """Read one or more whole batches of one segment, starting with the batch that holds `offset`; None at the end."""
+        """Read one or more whole batches of one segment, from the batch that holds `offset`; None at the end."""
         view = self.view
         version, segments = view.guard.version, view.segments
         known = self._next

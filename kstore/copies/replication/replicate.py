@@ -77,7 +77,7 @@ def replicate(
     Raises:
         ReplicationError: If the source is the target or follows it, or one lies inside the other; if the target has
             other data or an unfinished bulk load; or if the target has newer leader epochs than the source, because it
-            was made leader since. In these cases nothing is changed. Also if `follow` is true and no thread can be started.
+            was made leader since. Then nothing is changed. Also if `follow` is true and no thread can be started.
         LogLockedError: If a store or a broker has the target open for writing.
 
     Example:

@@ -34,7 +34,7 @@ class CopiedTopics:
         """By topic, why its partitions are not copied."""
 
     def look(self) -> bool:
-        """Apply the leader's changes to topics since the last `look`; return whether partitions were added or removed."""
+        """Apply the leader's changes to topics since the last `look`; return whether any partition came or went."""
         times = tuple(fs.stat(path).st_mtime_ns for path in self._leader.paths)
         if times == self._looked and not self.failures:
             return False

@@ -1,8 +1,8 @@
 """Decides in which order a follower's partitions are checked for changes (looked at) and copied.
 
-A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after the data's
-end offsets, so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
-before those of the data, so no group is above a log end offset. Invariant: a failed partition stops no other.
+A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after the data's,
+so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read before the
+data's end offsets, so no group is above a log end offset. Invariant: a failed partition stops no other.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Rounds:
         return bool(behind) or bool(news)
 
     def _look_at_offsets(self, asked: int) -> bool:
-        """Look at `__consumer_offsets`, before data; return whether its changes or a ticket require a look at all data."""
+        """Look at `__consumer_offsets`, before data; return whether a change or a ticket requires a look at all data."""
         now = time.monotonic()
         is_asked = asked > self._taken
         every = [copy for copy in self._copies.values() if copy.kind == OFFSETS]
@@ -203,7 +203,7 @@ class Rounds:
         self._stamps_at = now + STAMPS_SHARE * (time.thread_time() - used)
 
     def _saw(self, schedule: Schedule[Copy], now: float, news: Iterable[Copy]) -> None:
-        """Note which partitions changed. Watch the files of partitions that became cold, and look at these once more."""
+        """Note which partitions changed. Watch the files of those that became cold, and look at them once more."""
         cooled = schedule.saw(now, news)
         for copy in cooled:
             if copy.follower is not None:

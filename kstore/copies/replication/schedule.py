@@ -56,7 +56,7 @@ class Schedule(Generic[T]):
         return due
 
     def saw(self, now: float, news: Iterable[T]) -> list[T]:
-        """Note which things have changed. Return the things that now become cold, after `HOT_SECONDS` without a change."""
+        """Note which things have changed. Return those that become cold, after `HOT_SECONDS` without a change."""
         for thing in news:
             self._cold.pop(thing, None)
             self._hot[thing] = now

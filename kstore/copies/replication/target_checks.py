@@ -32,7 +32,7 @@ def refuse(leader: LeaderStore, target: Sequence[str], topics: Collection[str] |
 
 
 def refuse_same(source: Sequence[str], target: Sequence[str]) -> None:
-    """Refuse a directory that is a directory of the other side or lies inside one."""
+    """Refuse a source and a target that are the same directory, or lie one inside the other."""
     for theirs in source:
         for own in target:
             if theirs == own:

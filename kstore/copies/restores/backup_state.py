@@ -40,7 +40,7 @@ class History:
         return found
 
     def at_time(self, time_ms: int) -> BackupState:
-        """Return the state that `newest` would have returned at `time_ms`; raises `BackupError` if the state is not kept."""
+        """Return the state that `newest` would have returned at `time_ms`; `BackupError` if that state is not kept."""
         found = self._last(time_ms)
         # While the first backup is under way no state is caught up. Later, only a caught-up state is returned.
         is_best = found is not None and (found.caught_up or self._kept_from_ms == 0)
@@ -101,7 +101,8 @@ class History:
         if not reaches(newest):
             return newest  # the plan raises an error for the offset that is not reached
         places = self.manifest.catalogs
-        low, high = 0, len(places)  # find the first catalog that reaches the offsets; a bisection may miss it after a truncation
+        # Bisect for the first catalog that reaches the offsets. After a truncation the bisection may miss it.
+        low, high = 0, len(places)
         while low < high:
             middle = (low + high) // 2
             if reaches(backup_reader.read_catalog(self.objects, places[middle])):
@@ -123,7 +124,7 @@ class History:
         raise BackupError(f"round {number} of the backup in {self.objects.url} is no longer kept")
 
     def _last(self, time_ms: int | None = None) -> BackupState | None:
-        """Return the last caught-up state up to a time, else the last state up to that time; None if there is no state."""
+        """Return the last caught-up state up to a time, else the last state up to it; None if there is no state."""
         places = self.manifest.catalogs
         below = [n for n, place in enumerate(places) if time_ms is None or place.time_ms <= time_ms]
         newest: BackupState | None = None

@@ -120,7 +120,7 @@ def is_whole(path: str, parts: Iterable[Part]) -> bool:
 
 
 def find_cut(objects: Objects, parts: Iterable[Part], cut: int, base_offset: int) -> tuple[int, int]:
-    """Find where to truncate a `.log` file to remove offset `cut`. Return the position, and the end offset of what is left."""
+    """Find where to truncate a `.log` file to remove offset `cut`. Return the position and the new end offset."""
     position, end_offset = 0, base_offset
     for part in parts:
         pending = bytearray()

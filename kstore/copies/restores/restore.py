@@ -52,8 +52,8 @@ def restore(
     By default everything that the backup has is restored. Decided transactions are completed, and open ones are aborted
     when their timeout expires, as after a crash. Groups' offsets above the end of a restored log are lowered to it.
 
-    A call with the same arguments continues an interrupted restore: complete files are not fetched again. Until the restore is
-    complete, `Store.open` and `Log.open` refuse the directory.
+    A call with the same arguments continues an interrupted restore: complete files are not fetched again. Until the
+    restore is complete, `Store.open` and `Log.open` refuse the directory.
 
     Args:
         url: The URL of the backup, as in `backup`.
