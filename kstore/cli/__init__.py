@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
 }
 
 _READING = ("cat", "config", "describe", "dump", "offsets", "tail")
-"""Commands that only print. If the reader of their output closes it, they end with success. All other commands continue,
+"""Commands that only print. If the reader of their output closes it, they end with success. All others continue,
 and their exit code reports the result of their work."""
 
 _OWN = ("", "-h", "--help", "help", "--version")
@@ -95,7 +95,7 @@ def _show_uncaught(kind: type[BaseException], error: BaseException, trace: Trace
 
 @contextmanager
 def _buffered() -> Iterator[None]:
-    """Buffer standard output even with `python -u`: without a buffer, a partial write would lose the unwritten bytes."""
+    """Buffer standard output even with `python -u`: without a buffer, a partial write would lose unwritten bytes."""
     before = sys.stdout
     raw = getattr(before, "buffer", None)
     if not isinstance(raw, io.RawIOBase):

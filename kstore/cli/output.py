@@ -1,7 +1,7 @@
 """Prints the output of subcommands: tables for people, JSON for programs, colours only on a terminal.
 
-All output goes through the streams that `guarded` installs. Invariant: risky characters are always escaped in text, and are
-escaped in records only on a terminal. No control sequence except our own colours reaches a terminal.
+All output goes through the streams that `guarded` installs. Invariant: risky characters are always escaped in text, and
+are escaped in records only on a terminal. No control sequence except our own colours reaches a terminal.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _STYLE = f"\033{os.urandom(8).hex()}["  # the start of our own styles; random, s
 def guarded(*, goes_on: bool = False) -> Iterator[None]:
     """Escape risky characters (`terminal.escaped`) in everything that the block writes to standard output and error.
 
-    If the reader of a stream has closed it, a write raises `BrokenPipeError`. With `goes_on` further output is
-    discarded instead.
+    If the reader of a stream has closed it, a write raises `BrokenPipeError`. With `goes_on` all further
+    output is discarded instead.
     """
     before = sys.stdout, sys.stderr
     guards = [None if stream is None else _Guard(stream, goes_on) for stream in before]
@@ -75,7 +75,7 @@ def discard(stream: Any) -> None:
 
 
 def plain(stream: Any) -> Any:
-    """Return the stream that a guard wraps, for the progress bar, which moves the cursor and prints only our own text."""
+    """Return the stream that a guard wraps. The progress bar uses it: it moves the cursor and prints only our text."""
     return stream.stream if isinstance(stream, _Guard) else stream
 
 

@@ -112,7 +112,7 @@ def _octets(name: str, data: bytes | None) -> str:
 
 
 def plain(key_separator: str | None) -> Printer:
-    """Return a printer that prints a line for each record: its value, preceded by the key and `key_separator` if given."""
+    """Return a printer of one line per record: the value, preceded by the key and `key_separator` if that is given."""
     if key_separator is None:
         return lambda _, __, record: (record.value or b"") + b"\n"
     separator = key_separator.encode()

@@ -108,7 +108,7 @@ def _role(root: str) -> tuple[list[str] | None, str | None]:
 
 
 def _settled(entry: Entry, *, every_batch: bool) -> dict[str, Any] | None:
-    """Return the facts about a partition; None if a writer has removed it. Reads again if a writer changes the partition."""
+    """Return the facts about a partition; None if a writer has removed it. Reads again if a writer changes it."""
     facts, doubtful = recheck.look(
         lambda: _partition(entry, every_batch=every_batch),
         lambda facts: [facts["error"]] if "error" in facts else [],

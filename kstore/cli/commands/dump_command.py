@@ -1,9 +1,9 @@
 """`kstore dump`: parses the options of Kafka's dump tool as that tool does (DUMP 1 and 11), and kstore's own.
 
 An option may have one dash or two. Its name cannot be abbreviated, and an option with a value may be given only once. A
-word that is no option is ignored. `--help` prints to standard error and exits with 1, as in Kafka's tool; `-h` is kstore's.
-Without `--files`, words are paths. With paths, or with an option that Kafka's tool does not have, the dump continues
-after damage, and the exit code is 1.
+word that is no option is ignored. `--help` prints to standard error and exits with 1, as in Kafka's tool. `-h` is
+kstore's. Without `--files`, words are paths. With paths, or with an option that Kafka's tool does not have, the dump
+continues after damage, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
         try:
             files = partition_files(directory)
         except fs.MissingFileError:
-            continue  # a writer has removed the file
+            continue  # a writer has removed the partition
         yield Source(files.segments, entry.topic, directory, files.others)
 
 

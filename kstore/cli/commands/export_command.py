@@ -146,7 +146,7 @@ def _new(temporary: str, directory: str) -> BinaryIO:
 
 
 def _link(temporary: str, path: str) -> None:
-    """Give a file its name; raises `ConfigError` if the name exists. Without hard links, an existing file is replaced."""
+    """Give a file its name; `ConfigError` if the name exists. Without hard links, an existing file is replaced."""
     try:
         os.link(temporary, path)
     except FileExistsError:

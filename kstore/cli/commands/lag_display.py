@@ -111,7 +111,7 @@ class LagDisplay:
         sys.stdout.flush()
 
     def tell(self, line: str) -> None:
-        """Print an event, above the table if there is one. With JSON nothing is printed, since the facts contain the event."""
+        """Print an event, above the table if there is one. With JSON prints nothing: the facts contain the event."""
         if self._way == "table":
             self._live.console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
         elif self._way == "lines":

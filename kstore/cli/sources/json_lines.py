@@ -44,7 +44,7 @@ class JsonLines(Source):
             return self._text.readlines(row_source.PIECE_BYTES)
 
     def _check_columns(self) -> None:
-        """Raise an error if all rows of the first piece lack a column. If single rows lack it, the column is null there."""
+        """Raise an error if all rows of the first piece lack a column. In a single row a missing column is null."""
         missing = set(self.mapping.columns)
         names: dict[str, None] = {}
         for row in map(self._object, range(1, len(self._ahead) + 1), self._ahead):

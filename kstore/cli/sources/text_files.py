@@ -108,7 +108,7 @@ _QUOTE = ord('"')
 
 
 class Quotes:
-    """Finds the ends of rows in a CSV file. A quote opens a quoted cell only at the start of the cell; other quotes are text."""
+    """Finds the ends of rows in a CSV file. Only a quote at a cell's start opens a quoted cell; others are text."""
 
     def __init__(self, delimiter: str) -> None:
         ends = delimiter.encode() + b"\n\r"

@@ -1,4 +1,4 @@
-"""Finds objects that no manifest references: the writer was killed, or the segment was replaced during the upload.
+"""Finds objects that no manifest references, because the writer was killed or a segment was replaced during its upload.
 
 Nothing is deleted here: a round drops the objects, and they are deleted after the restore window like other dropped
 objects. Invariant: no later writer uses one of these names.
@@ -26,7 +26,7 @@ def find(objects: Objects, manifest: BackupManifest, state: BackupState, others:
     """Return the objects that are in neither the manifest, nor the state after its last round, nor `others`.
 
     Leaves rounds and catalogs above the manifest's number, which the next round may use; announced objects, since a
-    request of an earlier writer may still be under way; and objects whose name is not one of a backup's.
+    request of an earlier writer may still be under way; and objects with a name that no backup uses.
     """
     counted = {intent.key for intent in manifest.intents} | {
         object_keys.catalog_key(each.number) for each in manifest.catalogs

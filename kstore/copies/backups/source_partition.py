@@ -181,7 +181,7 @@ def _find_end(fd: int, base_offset: int, position: int, end: int) -> tuple[int, 
 
 
 def find_end(directory: str, base_offset: int, position: int) -> tuple[int, Place | None]:
-    """Find the last whole batch from `position` on. Return its end offset and place; if none, the base offset and None."""
+    """Find the last whole batch from `position` on. Return its end and place; if none, the base offset and None."""
     with suppress(fs.MissingFileError), fs.closing(open_log(log_path(directory, base_offset))) as fd:
         return _find_end(fd, base_offset, position, fs.size(fd))
     return base_offset, None

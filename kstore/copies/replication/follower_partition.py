@@ -222,7 +222,7 @@ class PartitionFollower:
         return Restart(kept, last is None and theirs.log_start_offset > own.log_start_offset)
 
     def _compare_all(self, start_offset: int, end_offset: int) -> int:
-        """Return where the leader first contradicts a batch; `end_offset` if nowhere. Stops if the leader's log changes."""
+        """Return where the leader first contradicts a batch; `end_offset` if nowhere. Stops if the leader changes."""
         version, compacted = self.leader.version, self._log.config.compacts
         stretches = common_batch.compare_all(self.leader.log, self._log, start_offset, end_offset, compacted=compacted)
         for reached, difference in stretches:

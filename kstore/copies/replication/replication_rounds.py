@@ -1,8 +1,8 @@
 """Decides in which order a follower's partitions are checked for changes (looked at) and copied.
 
-A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after the data's,
-so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read before the
-data's end offsets, so no group is above a log end offset. Invariant: a failed partition stops no other.
+A failover may happen at any time. `__transaction_state` is copied before data, up to an end offset read after the
+data's, so every transaction with data is known. `__consumer_offsets` is copied after data, up to an end offset read
+before the data's, so no group is above a log end offset. Invariant: a failed partition stops no other.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Rounds:
         return bool(behind) or bool(news)
 
     def _look_at_offsets(self, asked: int) -> bool:
-        """Look at `__consumer_offsets`, before data; return whether a change or a ticket requires a look at all data."""
+        """Look at `__consumer_offsets`, before data; return whether a change or a ticket requires looking at data."""
         now = time.monotonic()
         is_asked = asked > self._taken
         every = [copy for copy in self._copies.values() if copy.kind == OFFSETS]

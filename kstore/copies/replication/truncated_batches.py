@@ -19,7 +19,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def save(view: View, directory: str, partition: str, offset: int) -> list[str]:
-    """Write the batches of a log that hold `offset` or more, one file for each segment; return the paths."""
+    """Write the batch that holds `offset` and all later batches, one file for each segment; return the paths."""
     folder = os.path.join(directory, partition)
     paths = []
     for first, last in _runs(batches_from(view, offset, view.log_end_offset)):

@@ -1,4 +1,4 @@
-"""Plans a restore: the files of each partition, the parts of objects they consist of, and where they are truncated.
+"""Plans a restore: the files of each partition, the parts of objects that make up a file, and where it is truncated.
 
 Sealed segments keep their index files and snapshots; opening the store builds the indexes of truncated segments and of
 the tail. Invariant: a path consists only of a checked topic, a partition's number and a segment's file name.
@@ -131,7 +131,7 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
         bases.append(base)
         files.append(PlannedFile(f"{directory}/{names.log_name(base)}", parts))
         end = chunks[-1].end_offset
-    # The source's last segment was empty, or the log ended with the gap of a truncation: add an empty segment there.
+    # The source's last segment was empty, or the log ended with a gap left by a truncation: add an empty segment.
     goes_on = cut is None and (end < state.end_offset or not state.tail)
     if goes_on or not bases:
         base = state.end_offset if cut is None else cut
@@ -152,7 +152,7 @@ def _plan_partition(state: PartitionState, cut: int | None) -> PartitionPlan:
 
 
 def _files_of(state: PartitionState, directory: str, segment: SealedSegment, cut: int | None) -> Iterator[PlannedFile]:
-    """Yield the files of a sealed segment; for a truncated one only the `.log` and the snapshot."""
+    """Yield the files of a sealed segment; for a truncated segment only the `.log` file and the snapshot."""
     is_cut = cut is not None and cut < segment.end_offset
     for file in segment.files:
         if not is_cut or file.kind in (names.LOG, names.SNAPSHOT):
