@@ -54,8 +54,8 @@ _STYLE = f"\033{os.urandom(8).hex()}["  # the start of our own styles; random, s
 def guarded(*, goes_on: bool = False) -> Iterator[None]:
     """Escape risky characters (`terminal.escaped`) in everything that the block writes to standard output and error.
 
-    If the reader of a stream has closed it, a write raises `BrokenPipeError`. With `goes_on` all further
-    output is discarded instead.
+    If the reader of a stream has closed it, a write raises `BrokenPipeError`. With `goes_on` all further output
+    is discarded instead.
     """
     before = sys.stdout, sys.stderr
     guards = [None if stream is None else _Guard(stream, goes_on) for stream in before]

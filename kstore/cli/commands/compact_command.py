@@ -1,4 +1,4 @@
-"""`kstore compact`: compacts logs once now. With `--dry-run` it says what a compaction would do, or why nothing."""
+"""`kstore compact`: compacts logs once. `--dry-run` says what a compaction would do, or why it would do nothing."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _once(parsed: argparse.Namespace) -> ReplicationStats:
 
 
 def _refuse_unknown_topics(parsed: argparse.Namespace) -> None:
-    """Raise `UnknownTopicOrPartitionError` for a topic that neither side has. With `--follow` one may come later."""
+    """Raise `UnknownTopicOrPartitionError` for a topic that neither side has. With `--follow` it may appear later."""
     sides = [*catalog.real_paths(parsed.source), *filter(fs.exists, catalog.real_paths(parsed.target))]
     known = {entry.topic for side in sides for entry in catalog.look([side]).entries}
     for topic in parsed.topic or ():

@@ -1,7 +1,7 @@
 """Reads CSV files with PyArrow. Every cell is read as bytes, so that values are written unchanged.
 
-PyArrow gets pieces in memory that end with a whole row. If PyArrow got a Python file, it would read the file in a thread
-and not join the thread after an error. If a thread still reads when the interpreter exits, the process aborts.
+PyArrow gets pieces in memory that end with a whole row. PyArrow would read a Python file in a thread, and not join the
+thread after an error. If such a thread still reads when the interpreter exits, the process aborts.
 """
 
 from __future__ import annotations

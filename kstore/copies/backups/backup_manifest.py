@@ -47,7 +47,7 @@ class CatalogPlace(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """A file that may be being uploaded: a later writer must not use its name for other bytes."""
+    """A file whose upload may be unfinished: a later writer must not use its name for other bytes."""
 
     key: str
     length: int

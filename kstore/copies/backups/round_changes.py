@@ -389,7 +389,7 @@ class _Planner:
         return Planned(change, self.data, after)
 
     def _snapshot(self) -> tuple[int, StoredFile] | None:
-        """Return the snapshot at the base offset of the tail's first segment; None if there is none, or none yet."""
+        """Return the snapshot at the base offset of the tail's first segment; None if missing or not yet uploaded."""
         self._waits_for_snapshot, self._snapshot_file = False, None
         base = self.tail[0].base_offset if self.tail else self.active
         file = source_partition.find_snapshot(self.look.path, base) if base else None

@@ -166,7 +166,7 @@ class PartitionFollower:
         return found if self.leader.version == version else None
 
     def _settle(self) -> None:
-        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23). Stops if that log changes."""
+        """Truncate what the leader's log lacks (SEMANTICS 10.21 to 10.23). Stops if the leader's log changes."""
         version = self.leader.version
         compared = self._of_one_state(self._compare)
         if compared is None:

@@ -132,7 +132,7 @@ class LeaderLog:
         self.view = view
         """The log as a reader saw it at the last `look`."""
         self.newest_epoch: int | None = None
-        """The newest leader epoch that the leader is known to have had. After a truncation the file lacks it."""
+        """The newest leader epoch that the leader is known to have had. A truncation removes it from the file."""
         self._next: tuple[int, int, int, int] | None = None  # version, offset, base offset of its segment, position
 
     @property
