@@ -26,7 +26,7 @@ WRITE_BACK_BYTES = 1 << 20  # after this many bytes the system starts to write t
 
 
 class CleanedSegments:
-    """Writes one group's new segments: one, unless its file or an index cannot hold all. Not thread-safe."""
+    """Writes one group's new segment, or several if one file or index cannot hold all. Not thread-safe."""
 
     def __init__(self, writer: Writer, base_offset: int, now_ms: int) -> None:
         self.segments: list[Segment] = []
@@ -105,7 +105,7 @@ class CleanedSegments:
         return self.segments
 
     def discard(self) -> None:
-        """Remove the files, unless the log was closed: then they may belong to another opening of it by now."""
+        """Remove the files, unless the log was closed: another opening of the log may own them by now."""
         self._appender.detach()
         for segment in self.segments:
             segment.pinned = False

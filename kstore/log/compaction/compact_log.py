@@ -1,4 +1,4 @@
-"""`Log.compact`: cleans a log on request, round after round, whatever its dirty ratio and lags.
+"""`Log.compact`: cleans a log on request, in one or more rounds, regardless of its dirty ratio and lags.
 
 Works on a log's `Writer`, or for a dry run on any view. `store.cleaner` selects the logs that a store cleans.
 """
@@ -37,8 +37,8 @@ def compact(
 ) -> CompactionStats:
     """Clean everything that is cleanable, in as many rounds as the offset map needs.
 
-    Waits for a running cleaning, and for pauses; repeats a round that a truncation or deletion aborts. Raises
-    `PolicyViolationError` if the policy lacks `compact`, and what `passes.compact` raises.
+    Waits for a running cleaning and for pauses. Repeats a round that a truncation or deletion aborts. Raises
+    `PolicyViolationError` if the policy lacks `compact`, and the errors of `passes.compact`.
     """
     total: CompactionStats | None = None
     while True:
@@ -86,7 +86,7 @@ def refuse_policy(config: LogConfig) -> None:
 
 
 def _sum(total: CompactionStats, stats: CompactionStats) -> CompactionStats:
-    """Return the statistics of two rounds together; the later one has read again what the earlier one has written."""
+    """Return the statistics of two rounds together; the later round has read the output of the earlier one again."""
     return replace(
         stats,
         first_dirty_offset_before=total.first_dirty_offset_before,

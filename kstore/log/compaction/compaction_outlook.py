@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompactionOutlook:
-    """Why nothing of a log is cleaned, or what will be, and when.
+    """Says why nothing of a log is cleaned, or which part will be cleaned, and when.
 
     Immutable, so threads may share it.
     """
@@ -63,7 +63,7 @@ class CompactionOutlook:
     """The timestamp of that record, or the time of its segment's file if no record there has a timestamp."""
 
     forced_ms: int | None
-    """From when on `max.compaction.lag.ms` forces a cleaning whatever the ratio; None if it never does."""
+    """The time from which `max.compaction.lag.ms` forces a cleaning at any ratio; None if it never does."""
 
     transaction_producer_id: int | None
     """The producer id of the open transaction that ends the cleanable part; None if none does."""
@@ -93,7 +93,7 @@ def first_dirty_line(view: Writer | ReadOnlyView) -> int | None:
 
 
 def outlook(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int) -> CompactionOutlook:
-    """Return why nothing is cleaned, or what will be and when; changes nothing."""
+    """Return why nothing is cleaned, or which part will be cleaned and when; changes nothing."""
     line = first_dirty_line(view)
     dirtiness = survey(view, config, now_ms, line)
     transaction = _transaction(view, dirtiness) if dirtiness.bound == "open transaction" else None

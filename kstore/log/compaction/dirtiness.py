@@ -1,4 +1,4 @@
-"""How dirty a log is: its first dirty offset, how far it may be cleaned, how many bytes that is (SEMANTICS 7.2).
+"""Computes how dirty a log is: its first dirty and first uncleanable offset, and the bytes between (SEMANTICS 7.2).
 
 Invariant: nothing at or above the last stable offset or the active segment's base is cleanable (SEMANTICS 7.4), so the
 bound is rounded down to the base of a segment.
@@ -59,10 +59,10 @@ class Dirtiness(NamedTuple):
     segment with the first dirty offset in its middle counts in both sums, as in Kafka."""
 
     ratio: float | None
-    """The cleanable bytes' share of both sums; None if both are 0, and then the log is never selected."""
+    """The cleanable bytes' share of both sums. If both are 0 it is None, and the log is not selected."""
 
     forced: bool
-    """Whether `max.compaction.lag.ms` forces a cleaning whatever the ratio."""
+    """Whether `max.compaction.lag.ms` forces a cleaning at any ratio."""
 
     youngest: Youngest | None
     """The segment that `min.compaction.lag.ms` holds back; None if it holds back none."""

@@ -1,4 +1,4 @@
-"""One round of cleaning: the first pass finds the superseded records, the second writes the others.
+"""One round of cleaning: the first pass finds the superseded records, and the second writes all other records.
 
 Works on a log's `Writer`, or for a dry run on any view of a log. Invariant: the new files are synced before they
 replace the old ones, and only records below the recovery point are read.
@@ -91,7 +91,8 @@ def clean(
     """Do what `compact` does, in a block of `writer.cleaning.running()`."""
     if _has_nothing_dirty(writer, dirtiness):
         return nothing(dirtiness.first_dirty_offset, dry_run=False)
-    # Before new segments, which are synced, replace old ones, everything below their end must be on the disk, too.
+    # New segments are synced before they replace old ones; everything below their end must be on the disk by then, too.
+
     writer.housekeeping.flush(dirtiness.first_uncleanable_offset, indexes=True)
     housekeeper = writer.housekeeping.housekeeper
     if housekeeper.first_dirty(writer.partition) is None:
@@ -142,7 +143,7 @@ def _has_nothing_dirty(view: View, dirtiness: Dirtiness) -> bool:
 
 
 def nothing(first_dirty_offset: int, *, dry_run: bool) -> CompactionStats:
-    """Return the statistics of a compaction that had nothing to do."""
+    """Return the statistics of a compaction that has nothing to do."""
     return CompactionStats(
         first_dirty_offset_before=first_dirty_offset,
         first_dirty_offset=first_dirty_offset,
@@ -468,7 +469,7 @@ class _Round:
         """Return whether the index files are those that a cleaning would write for the segment's batches."""
         scan = segment.scan(0, segment.size_bytes, index_interval_bytes=self._config.index_interval_bytes)
         if scan.end_position < segment.size_bytes:
-            return True  # damaged: no reason to rewrite it
+            return True  # a damaged index is no reason to rewrite the segment
         times = scan.time_entries
         if scan.max_timestamp >= 0:
             times += segment.time_index.closing_entry(times, scan.max_timestamp, scan.max_timestamp_offset)

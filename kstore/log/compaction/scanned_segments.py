@@ -1,4 +1,4 @@
-"""The part of a segment that the first pass has read, in pieces of whole batches that the second pass may skip."""
+"""The part of a segment that the first pass has read, divided into pieces of whole batches that may be skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Piece(NamedTuple):
     """Consecutive whole batches whose records are all superseded; they may be dropped unread.
 
-    None of the batches is of a transaction, of control records or of formats 0 and 1.
+    No batch of a piece belongs to a transaction, is a control batch, or has format 0 or 1.
     """
 
     size_bytes: int
@@ -31,10 +31,10 @@ class Part(NamedTuple):
     """Whether the first pass has read it."""
 
     piece: Piece | None
-    """The piece, if all of it may be dropped."""
+    """The piece if this part is one that may be dropped, else None."""
 
 
-_NUMBERS = 5  # of a piece: its end, records, batches, last offset, and whether it has no special batch
+_NUMBERS = 5  # numbers of a piece: end, records, batches, last offset, and whether it has no special batch
 
 
 class ScannedPart:

@@ -1,4 +1,4 @@
-"""Which segments are cleaned together into one new segment (SEMANTICS 7.13), decided without I/O."""
+"""Decides which segments are cleaned together into one new segment (SEMANTICS 7.13). No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Source(NamedTuple):
 
     segment: Segment
     base_offset: int
-    next_base: int  # of the segment after it; for the last one, the first uncleanable offset
+    next_base: int  # base offset of the next segment; for the last segment, the first uncleanable offset
     size_bytes: int
     offset_index_bytes: int
     time_index_bytes: int

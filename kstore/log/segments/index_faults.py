@@ -15,18 +15,18 @@ class IndexFaults:
     __slots__ = ("_is_muted", "_paths")
 
     def __init__(self) -> None:
-        self._paths: tuple[str, ...] = ()  # hardly ever any, and a log may have a great many segments
+        self._paths: tuple[str, ...] = ()  # a tuple takes no memory while it is empty, as it nearly always is
         self._is_muted = False
 
     def mute(self) -> None:
-        """Log nothing more: the files are deleted, and their names may be reused while a reader still has them."""
+        """Log nothing more: the files are deleted, and other files may get their names while a reader has them open."""
         self._is_muted = True
 
     def has(self, path: object) -> bool:
         return str(path) in self._paths
 
     def report(self, path: object, fault: str) -> None:
-        """Log a fault of an index file, unless one of this file was logged before."""
+        """Log a fault of an index file, unless a fault of this file was logged before."""
         if str(path) not in self._paths and not self._is_muted:
             self._paths += (str(path),)
             logger.warning("%s: %s; it is skipped; kstore verify says whether index or log is damaged", path, fault)

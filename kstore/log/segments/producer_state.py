@@ -26,7 +26,7 @@ EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms of suc
 
 
 class Expiry(NamedTuple):
-    """After how long a silent producer is forgotten, and how often the log searches for such producers."""
+    """Time after which a silent producer is forgotten, and the interval at which the log searches for such producers."""
 
     after_ms: int = EXPIRATION_MS
     check_ms: int = EXPIRATION_CHECK_MS
@@ -67,7 +67,7 @@ class ProducerInfo(NamedTuple):
     """The producer id."""
 
     producer_epoch: int
-    """The newest epoch; batches of older ones are refused."""
+    """The newest epoch; batches with an older epoch are refused."""
 
     coordinator_epoch: int
     """The epoch of the coordinator that wrote the last marker."""
@@ -76,7 +76,7 @@ class ProducerInfo(NamedTuple):
     """The timestamp of the newest batch or marker, in milliseconds."""
 
     current_txn_first_offset: int
-    """The first offset of the open transaction; -1 without one."""
+    """The first offset of the open transaction; -1 if none is open."""
 
     batches: tuple[KeptBatch, ...]
     """The last batches, oldest first; at most five."""
@@ -109,7 +109,7 @@ class ProducerState:
         self._waiting: int | None = None  # offset of a postponed snapshot without producers, see `recovered`
 
     def anew(self) -> ProducerState:
-        """Return an empty state of the same files, which replaces this one during a load (SEMANTICS 8.13, 8.14)."""
+        """Return an empty state over the same files; during a load it replaces this state (SEMANTICS 8.13, 8.14)."""
         state = ProducerState(self._directory, (), self.expiry)
         state.offsets = self.offsets
         state.unsynced = self.unsynced
@@ -217,7 +217,7 @@ class ProducerState:
             self.unsynced.discard(offset)
 
     def remove_stray(self, bases: Sequence[int]) -> None:
-        """Delete snapshots at no segment's base, except the newest of them if above all bases (SEMANTICS 9.28)."""
+        """Delete snapshots that are at no segment's base; keep the newest if it is above all bases (SEMANTICS 9.28)."""
         of_segments = set(bases)
         known = self.offsets if self._waiting is None else sorted({*self.offsets, self._waiting})
         others = [offset for offset in known if offset not in of_segments]
@@ -240,7 +240,7 @@ class ProducerState:
         )
 
     def _newest(self, log_start_offset: int) -> int:
-        """Return the offset of the newest snapshot, or the log start without one."""
+        """Return the offset of the newest snapshot, or the log start if there is none."""
         newest = self.offsets[-1] if self.offsets else log_start_offset
         return newest if self._waiting is None else max(newest, self._waiting)
 

@@ -49,7 +49,7 @@ class Recovery:
     """
 
     clean: bool = True
-    """Whether no segment had to be scanned."""
+    """True if no segment had to be scanned."""
 
     cut_bytes: int = 0
     """Bytes cut from the end."""
@@ -85,7 +85,7 @@ class Loaded:
 
 
 def start_above_end(log_start_offset: int, end_offset: int, path: str) -> CorruptRecordError:
-    """Make the error for a log that has flushed records and ends below its log start: appends would be unreadable."""
+    """Return the error for a log with flushed records that ends below its log start: appends would be unreadable."""
     return CorruptRecordError(
         f"the log ends at offset {end_offset}, below its log start {log_start_offset}, and what is in it was flushed; "
         f"nothing was dropped; see `kstore repair`",
@@ -204,7 +204,7 @@ def look(directory: str, recovery_point: int, log_start_offset: int) -> Seen:
 
 
 def reaches_its_end(directory: str, recovery_point: int, log_start_offset: int) -> bool:
-    """Return whether a cleanly closed log is as long as its checkpoints say, and its last stretch is sound.
+    """Return whether a cleanly closed log has the length that its checkpoints say, and ends with sound batches.
 
     A store calls this for all its logs, so it reads little: the last entry of the last offset index, and the batches
     after it. Return False if more has to be read, as `load` does. Raises `StorageError`.
@@ -246,7 +246,7 @@ def _last_indexed(path: str) -> int | None:
 
 
 def _whole_end(last: Segment, flushed_end: int) -> int | None:
-    """Return one past the last offset of a segment whose indexes fit it and whose last stretch is sound, else None."""
+    """Return one past a segment's last offset; None if its indexes do not fit it or its last batches are unsound."""
     if not last.indexes_look_trimmed():
         return None
     end_offset = _sound_end(last, flushed_end)

@@ -29,7 +29,7 @@ class RollLimits:
 
 
 def draw_jitter(config: LogConfig) -> int:
-    """Return a random time, `[0, min(jitter, segment.ms) - 1]` ms, that shortens a segment's limit (SEMANTICS 2.6)."""
+    """Return the random ms by which a segment rolls earlier: 0 to `min(jitter, segment.ms) - 1` (SEMANTICS 2.6)."""
     most = min(config.segment_jitter_ms, config.segment_ms)
     return random.randrange(most) if most > 0 else 0
 

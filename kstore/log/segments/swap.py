@@ -30,7 +30,7 @@ from kstore.files.log_file import open_log
 if TYPE_CHECKING:
     from kstore.log.segments.segment import Segment
 
-_TXN_INDEX_TMP = names.TXN_INDEX + ".tmp"  # a transaction index that an interrupted recovery left
+_TXN_INDEX_TMP = names.TXN_INDEX + ".tmp"  # left by an interrupted recovery
 _UNFINISHED = (names.DELETED, names.CLEANED, names.SWAP, _TXN_INDEX_TMP)
 
 
@@ -90,7 +90,7 @@ class Leftovers(NamedTuple):
 
 
 def has_leftovers(entries: Iterable[str]) -> bool:
-    """Return whether `leftovers` has anything to decide."""
+    """Return whether any name is of an interrupted deletion or swap, so that `leftovers` must be called."""
     return any(name.endswith(_UNFINISHED) for name in entries)
 
 
@@ -117,7 +117,7 @@ def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) ->
         gone = {*remove, *swaps}
         remove += [name for name, offset in offsets.items() if name not in gone and low <= offset < high]
         if low == high and names.txn_index_name(low) in entries:
-            remove.append(names.txn_index_name(low))  # of an old segment, all of whose batches were removed
+            remove.append(names.txn_index_name(low))  # of an old segment whose batches were all removed
     return Leftovers(tuple(remove), tuple((name, name.removesuffix(names.SWAP)) for name in swaps))
 
 

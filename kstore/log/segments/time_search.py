@@ -1,4 +1,4 @@
-"""Search by time within a segment: by its time index, and in the batches after the entry found.
+"""Searches a segment by time: first its time index, then the batches after the entry that was found.
 
 Invariant: an entry that the log contradicts is skipped, with a warning.
 """
@@ -115,7 +115,7 @@ def latest_record(
 
 
 def read_maximum(segment: Searched, end: int) -> tuple[int, int]:
-    """Return the greatest timestamp before the position `end`, and the last offset of the first batch that has it.
+    """Return the greatest timestamp before the position `end`, and the last offset of the first batch with it.
 
     Return (-1, base offset) if no batch has a timestamp; an empty index means so, unless the first batch has one.
     Raises `CorruptRecordError` if damage prevents reading it.

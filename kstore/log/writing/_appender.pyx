@@ -324,7 +324,7 @@ cdef class Appender(ActiveEnd):
         return self.log_fd >= 0
 
     def park(self) -> None:
-        """Give up descriptors and buffers until `resume`: appends return `BUSY`, and nothing else changes.
+        """Release descriptors and buffers until `resume`: appends return `BUSY`, and nothing else changes.
 
         The appender must be `attached`, and the caller holds the log's mutex.
         """
@@ -398,7 +398,7 @@ cdef class Appender(ActiveEnd):
             if expected >= 0 and expected != self.tail.next_offset:
                 return SLOW  # the slow path refuses it
             if v.n + k.n + (0 if section is None else PyBytes_GET_SIZE(section)) >= ONE_STEP_BELOW:
-                return SLOW  # before it is encoded in vain
+                return SLOW  # refuse it before encoding it
             n = self._encode_one(v, k, section, stamp[0], now, NULL)
             if n >= ONE_STEP_BELOW:
                 return SLOW

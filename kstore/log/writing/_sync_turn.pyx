@@ -1,9 +1,9 @@
 """Group commit: the turn to sync a log, and the threads that wait for it.
 
-One thread at a time has the turn. The others sleep, each on its own lock. The thread that gives the turn back wakes
-those whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so that no
-interrupt (a signal handler that raises) comes between two steps, and the GIL is the lock: between a check and the step
-that depends on it, no object is allocated: that can start a garbage collection, which lets other threads run.
+The turn is a lock: one thread at a time has it. The others sleep, each on its own lock. The thread that gives the turn
+back wakes the threads whose records the sync has covered, and one more to sync for the rest. Compiled, so that no
+interrupt (a signal handler that raises) comes between two steps. The GIL is the lock: between a check and the step that
+depends on it no object is allocated, since a garbage collection could start and let other threads run.
 Invariant: a thread that was woken and leaves without taking the turn still calls `give`, so that the next one is woken.
 """
 
@@ -46,7 +46,7 @@ cdef class Turn:
 
     @property
     def waiters(self) -> int:
-        """How many threads sleep until they have the turn or their records are on the disk."""
+        """The number of threads that sleep until they have the turn or their records are on the disk."""
         return len(self.waiting)
 
     def take_or_wait(self, int64_t target) -> bool:
@@ -77,7 +77,7 @@ cdef class Turn:
         try:
             waiter.sleep.acquire()
         except BaseException:
-            # Interrupted. If it was woken already, its call of `give` wakes another.
+            # Interrupted. If this thread was woken already, its call of `give` wakes another.
             if waiter in self.waiting:
                 self.waiting.remove(waiter)
             raise

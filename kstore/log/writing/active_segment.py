@@ -89,7 +89,8 @@ def settle(appender: Appender, segment: Segment) -> None:
 
 
 def park(appender: Appender, segment: Segment, *, unsynced: bool) -> None:
-    """Give up the descriptors, maps and buffers of both; `unsynced` says whether the log has unsynced bytes.
+    """Release the descriptors, maps and buffers of both; `unsynced` says whether the log has unsynced bytes.
+
 
     The segment keeps the `.log` file, and syncs it before it closes it (`Segment.let_go`).
     """

@@ -56,7 +56,7 @@ class AppendEpochs:
         self._appender.epoch_assigned = latest is not None and self.role is None
 
     def follow(self, role: FollowerRole | None) -> None:
-        """Make this the log of a follower, which refuses clients' appends, or of a leader (None).
+        """Make the log a follower's, which refuses clients' appends, or a leader's (None).
 
         In a follower no epoch counts as assigned, so every append as leader calls `assign`.
         """
@@ -86,7 +86,7 @@ class AppendEpochs:
         )  # fmt: skip
 
     def take_back(self) -> None:
-        """Restore the epochs as they were before an append that has stored nothing."""
+        """Restore the epochs from before an append that has stored nothing."""
         if self.before is None:
             return
         entries, leader_epoch, assigned, end = self.before

@@ -16,8 +16,8 @@ class Waiters:
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
-        # Entered directly: an interrupt in the condition's `__enter__` would leave it locked. Reentrant: a garbage
-        # collection while it is held may close a waiting task, which then calls `unwatch`.
+        # Code enters this lock and not the condition, whose `__enter__` an interrupt could leave locked. Reentrant:
+        # a garbage collection while the lock is held may close a waiting task, which then calls `unwatch`.
         self._lock = threading.RLock()
         self._grown = threading.Condition(self._lock)
         self._watchers: tuple[Callable[[], object], ...] = ()
@@ -32,7 +32,7 @@ class Waiters:
                 self._appender.waiters -= 1
 
     def watch(self, wake: Callable[[], object]) -> None:
-        """Make each `notify` call `wake`, until `unwatch`: for waiting on several logs, or in an event loop.
+        """Make each `notify` call `wake` until `unwatch` is called, to wait on several logs or in an event loop.
 
         `wake` is called in the thread that appends or flushes, and must neither wait nor raise.
         """

@@ -1,4 +1,4 @@
-"""Guards a log's cleaning: one at a time, and none while the log's files change otherwise (SEMANTICS 7.1).
+"""Ensures that a log has one cleaning at a time, and none while its files change otherwise (SEMANTICS 7.1).
 
 A truncation, a deletion or a close pauses the cleaning: a running one is aborted, and the pause starts when it has
 ended. Invariant: a pause is taken before the gate, since a cleaning needs the gate to end.
@@ -39,7 +39,7 @@ class Cleaning:
     """Why the last cleaning failed; None if it succeeded."""
 
     last: tuple[int, CompactionStats] | None
-    """When the last round since the opening ended, in milliseconds, and its statistics; None before the first."""
+    """The end time (ms) and the statistics of the last round since the log was opened; None before the first."""
 
     def __init__(self, check_usable: Callable[[], object]) -> None:
         self.failure = None
@@ -58,7 +58,7 @@ class Cleaning:
 
     @property
     def pauses(self) -> int:
-        """How many pauses are in force or wait for a cleaning to end."""
+        """The number of pauses that are in force or wait for a cleaning to end."""
         return len(self._pauses)
 
     @contextmanager

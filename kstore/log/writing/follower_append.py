@@ -1,7 +1,7 @@
 """Appending batches as a follower, with the offsets and leader epochs that they carry.
 
-Functions over a `Writer` whose gate is held. Invariant: a refused append leaves nothing: no batch, producer or leader
-epoch, and no segment that was started for it.
+The caller holds the writer's gate. Invariant: a refused append changes nothing. It leaves no batch, no producer, no
+leader epoch, and no segment that was started for it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _stage(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
 
 
 def _append_staged(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
-    """Append bytes whose batches are staged. If it raises, no batch is left, nor a segment started for them."""
+    """Append bytes whose batches are staged. If it raises, no batch and no new segment remains."""
     before, end, gap = writer.segments, writer.appender.next_offset, writer.housekeeping.gap
     try:
         _write(writer, data, batches)
@@ -89,4 +89,4 @@ def _write(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
             code, _ = writer.appender.commit(data, 0, True, True)
     if code == Code.SPLIT:
         raise _SplitError
-    writer.roll_for(code, base_offset)  # DONE, or BUSY, which fails the log
+    writer.roll_for(code, base_offset)  # the code is DONE, or BUSY: then `roll_for` raises

@@ -1,4 +1,4 @@
-"""Background work of a log that is opened without a store: in a thread of its own, or in its next call.
+"""Background work of a log that is opened without a store, done by a thread or by the log's next call.
 
 With the system's clock, a thread flushes after rolls and by `flush.ms`. With a clock that was passed in, the next
 append or housekeeping does so, so that a test controls when. Both write only this partition's lines of the checkpoint
@@ -39,12 +39,12 @@ class InlineHousekeeper:
         self._root = root
         self.timings = Timings()
         self._checkpointed: tuple[int, int | None] = (-1, -1)
-        self._high_watermark = -1  # in the line that a store or a broker has left; -1 until it is read
+        self._high_watermark = -1  # from the checkpoint line of a store or a broker; -1 until it is read
         self._checkpointing = threading.Lock()
         self._checkpoint_ms: int | None = None
 
     def first_dirty(self, partition: checkpoint.Partition) -> int | None:
-        """Return the partition's offset in the cleaner's checkpoint, or None without one."""
+        """Return the partition's offset in the cleaner's checkpoint, or None if it has no line there."""
         return checkpoint.read_offsets(self._root, checkpoint.CLEANER_OFFSETS).get(partition)
 
     def write_first_dirty(self, partition: checkpoint.Partition, offset: int | None) -> None:
@@ -52,7 +52,7 @@ class InlineHousekeeper:
         checkpoint.update_offsets(self._root, checkpoint.CLEANER_OFFSETS, {partition: offset})
 
     def attend(self, housekeeping: Housekeeping) -> int:
-        """Return when the next append has to do the work."""
+        """Return the time at which the next append has to do the work."""
         if self._checkpoint_ms is None:
             self._checkpoint_ms = housekeeping.writer.now()
         return 0 if housekeeping.roll_to_flush else housekeeping.due_ms
@@ -91,7 +91,7 @@ class InlineHousekeeper:
 
 
 class ThreadHousekeeper(InlineHousekeeper):
-    """Does the due work of a log without a store, by the system's clock: a daemon thread flushes, appends unlink files.
+    """Does the due work of a log without a store: a daemon thread flushes, and appends unlink deleted files.
 
     If no thread can be started, appends flush, too; each roll tries again to start one.
 

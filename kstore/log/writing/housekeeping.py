@@ -1,4 +1,4 @@
-"""Background work of a log: fsync, checkpoint lines, delayed unlinks; and when each is due.
+"""Background work of a log (fsync, checkpoint lines, delayed unlinks) and the times at which each is due.
 
 Syncs run concurrently with appends and take no lock of the log. A `Housekeeper` runs due work and writes checkpoint
 lines; housekeepers.py has those of a log without a store. Invariant: the recovery point rises only after everything
@@ -116,7 +116,7 @@ class Housekeeping:
         self._marks_wait = False  # the last write of the checkpoint lines failed on a full disk
         self.gap: Gap | None = None
         self.keeps_start = False  # while a log is restarted: perhaps no segment starts at its log start
-        self._start_line = 0  # while a truncation lowers the log start: the higher one, which may still be in the file
+        self._start_line = 0  # the old log start while a truncation lowers it: the file may still have it
         self._unlinks: list[tuple[int, list[str]]] = []
         self._names_made = 1  # how often directory entries have changed
         self._names_synced = 0  # `_names_made` at the last sync of the directories
@@ -125,7 +125,7 @@ class Housekeeping:
         self._turn = Turn()
         self._flushed_ms = self._expired_ms = writer.now()
         self._watches_producers = len(writer.producers.table) > 0
-        self.roll_to_flush = False  # after a roll, until everything below the new segment is flushed
+        self.roll_to_flush = False  # set by a roll, until everything below the new segment is flushed
 
     # Syncs.
 
@@ -192,7 +192,7 @@ class Housekeeping:
         begun = perf_counter()
         try:
             if last.base_offset >= recovery_point or last.base_offset >= target:
-                # The segment that ends at the recovery point, too: it may have been sealed since.
+                # Includes the segment that ends at the recovery point: it may have been sealed since the last sync.
                 first = max(segments.floor(min(recovery_point, target) - 1), 0)
                 for segment in segments.items[first:-1]:
                     if segment.base_offset < target:
@@ -313,7 +313,7 @@ class Housekeeping:
             self._start_made = self._names_made
 
     def start_at(self, offset: int) -> None:
-        """Note that the log starts at `offset` now: below it no sync is due."""
+        """Note that the log starts at `offset` now, so nothing below it needs a sync."""
         self.recovery_point = max(self.recovery_point, offset)
         self._indexed = max(self._indexed, offset)
 
@@ -396,7 +396,7 @@ class Housekeeping:
 
     @property
     def due_ms(self) -> int:
-        """When work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`.
+        """Return the time when work is next due by the clock (SEMANTICS 12.5, 6.13), or `NEVER`.
 
         A roll's flush is not counted: it is due immediately.
         """
@@ -419,11 +419,11 @@ class Housekeeping:
             self.set_due()
 
     def housekeep(self) -> None:
-        """Have the housekeeper do the due work now, in this thread."""
+        """Make the housekeeper do the due work now, in this thread."""
         self.housekeeper.housekeep(self)
 
     def before_append(self) -> None:
-        """Have due work done before an append of this thread. On a full disk the append itself fails, not this."""
+        """Do due work before an append of this thread. On a full disk this does not raise; the append itself does."""
         writer = self.writer
         appender = writer.appender
         if appender.now() >= appender.due_ms:
@@ -467,7 +467,7 @@ class Housekeeping:
                     self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
-        """Flush if `flush.ms` is over (SEMANTICS 12.5). Return the milliseconds to the next flush; None for never."""
+        """Flush if `flush.ms` have passed (SEMANTICS 12.5). Return the milliseconds to the next flush; None for never."""
         writer = self.writer
         flush_ms = writer.config.flush_ms
         if flush_ms >= NEVER:
@@ -481,7 +481,7 @@ class Housekeeping:
         return left
 
     def flush_after_roll(self) -> None:
-        """Schedule the flush of all below the new segment, and the write of the recovery point (SEMANTICS 2.12)."""
+        """Schedule a flush of all records below the new segment, and a write of the recovery point (SEMANTICS 2.12)."""
         self.roll_to_flush = True
         self.set_due()
 
@@ -506,5 +506,5 @@ class Housekeeping:
         self._turn.take()
 
     def release(self) -> None:
-        """Wake the threads that wait for a sync of the log, which is closed now."""
+        """Wake the threads that wait for a sync; called when the log has been closed."""
         self._turn.give(self.recovery_point)

@@ -1,4 +1,4 @@
-"""The decision which old segments are deleted, without I/O (SEMANTICS 6.1 to 6.9).
+"""Decides which old segments are deleted, without I/O of its own (SEMANTICS 6.1 to 6.9).
 
 `decide` returns the segments to delete, each with the reason; `outlook` says why the next one stays, and until when.
 retention_run.py deletes them. Invariant: only a prefix of the log is deleted, so no segment after the first that stays
@@ -97,7 +97,7 @@ _Rule: TypeAlias = Callable[[Facts, int, bool], _Grounds]
 
 
 def decide(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> list[Deletion]:
-    """Return which of the oldest `segments` are deleted now: below the log start, by size, by time (SEMANTICS 6.1).
+    """Return the oldest `segments` to delete now: those below the log start, by size, or by time (SEMANTICS 6.1).
 
     If all are, the log has to be rolled first (SEMANTICS 6.9). Raises what reading a segment raises.
     """
@@ -166,7 +166,7 @@ def _next_offset(segments: Sequence[Facts], number: int, marks: Marks) -> tuple[
 
 
 def _is_empty(segment: Facts, marks: Marks) -> bool:
-    """Return whether a roll would start a segment at the same base offset, and free nothing (SEMANTICS 6.2, 6.9)."""
+    """Return whether a roll would free nothing, as it starts a segment at the same base (SEMANTICS 6.2, 6.9)."""
     return segment.size_bytes == 0 or segment.base_offset >= marks.log_end_offset
 
 

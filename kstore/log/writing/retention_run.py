@@ -1,4 +1,4 @@
-"""Carries out on an open log what `retention` decides (SEMANTICS 6.9 to 6.14).
+"""Deletes from an open log the segments that `retention` selects (SEMANTICS 6.9 to 6.14).
 
 Works on a log's `Writer` or, for a plan, on any view of a log. Invariant: the log start is on the disk before the first
 segment below it is renamed. A crash in between may keep any of the renames and lose the others, and readers still find
@@ -47,7 +47,7 @@ class SegmentFacts:
 
 
 def survey(view: View, config: LogConfig, now_ms: int) -> tuple[list[Deletion], Outlook | None]:
-    """Return the segments to delete now, and why the next one stays. Changes nothing, takes no lock."""
+    """Return the segments to delete now, and why the next segment is kept. Changes nothing and takes no lock."""
     return steadily(_survey, view, config, now_ms, view=view)
 
 
@@ -180,7 +180,7 @@ def raise_start(writer: Writer, before_offset: int) -> None:
 def _drop_locked(
     writer: Writer, to_delete: dict[Segment, Deletion], start: int, start_is_written: bool
 ) -> Sequence[Segment]:
-    """Remove those segments from the log that are still below the log start, then rename their files."""
+    """Remove from the log the segments that are still below the log start, then rename their files."""
     segments = writer.segments
     bound = min(start, writer.log_start_offset)  # a truncation may have come in between
     count = 0
