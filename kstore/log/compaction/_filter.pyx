@@ -214,12 +214,12 @@ cdef class BatchFilter:
 
     @property
     def batches_rebuilt(self) -> int:
-        """Batches rebuilt with the records that are kept."""
+        """Number of batches that were rebuilt with the records that are kept."""
         return self._c.batches_rebuilt
 
     @property
     def batches_emptied(self) -> int:
-        """Batches of which only the header is kept."""
+        """Number of batches that keep only their header."""
         return self._c.batches_emptied
 
     @property
@@ -311,7 +311,7 @@ cdef class BatchFilter:
             PyBuffer_Release(&view)
 
     def drop(self, *, int64_t records, int64_t batches, int64_t last_offset) -> bool:
-        """Drop the next whole batches unread if each of their records is superseded. Return whether it was done.
+        """Drop the next whole batches unread if each of their records is superseded. Return whether they were.
 
         The first pass has seen these batches, up to the one that ends with `last_offset`, and none was special to it.
         If one must be kept without its records, as the last one of a producer, none is dropped: `clean` takes them all.

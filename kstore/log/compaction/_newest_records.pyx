@@ -1,5 +1,6 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The first pass of a cleaning: the offset map, and which dirty records are superseded by a later one.
+"""The first pass of a cleaning: the offset map, and which dirty records are superseded by a later record.
+
 
 Batches are walked without the GIL. Invariant: a key counts only if its batch is sound, since a record that supersedes
 others replaces them.
@@ -112,8 +113,8 @@ cdef struct Reading:
 cdef class NewestRecords:
     """The result of the first pass: which dirty records are superseded by a later record of the same key.
 
-    A record is superseded if it lies in [`first_dirty_offset`, `latest_offset`] and has no key, or a later one there
-    has its key (SEMANTICS 7.11, 7.12); for records before that, see `has`. Each record of each scanned batch has an
+    A record in [`first_dirty_offset`, `latest_offset`] is superseded if it has no key, or if a later record there has
+    its key (SEMANTICS 7.11, 7.12); for records below that range, see `has`. Each record of each scanned batch has an
     ordinal, from 0 in the order of the file. `batches` counts the batches taken, `special_batches` those that the
     second pass must read in any case: of transactions, of control records and of formats 0 and 1. `capacity` is a
     number of keys; memory grows with the keys. After an error the object is unusable. Not thread-safe: a second call at
@@ -152,7 +153,7 @@ cdef class NewestRecords:
 
     @property
     def is_full(self) -> bool:
-        """Whether the pass ended before the data did, for lack of space for another key or record."""
+        """Whether the pass ended before the end of the data because there was no space for another key or record."""
         return self.state.full != 0
 
     @property
@@ -269,7 +270,7 @@ cdef class NewestRecords:
         return ks_bits_has(&self.state.tombstones, ordinal)
 
     def count_superseded(self, int64_t first, int64_t count) -> int:
-        """Return how many of the `count` records from the ordinal `first` on are superseded."""
+        """Return the number of superseded records among the `count` records from the ordinal `first` on."""
         _check_ordinals(self, first, count)
         return ks_bits_count(&self.state.superseded, NULL, first, count)
 
@@ -334,7 +335,7 @@ cdef ks_step _read_on(NewestRecords newest, Reading *r, CleanedTransactions tran
 
 
 cdef int _note(NewestRecords newest, Reading *r) noexcept nogil:
-    """Add the batches taken up to `position` to the pieces. Return -1 if out of memory."""
+    """Add a piece with the batches taken up to `position`. Return -1 if out of memory."""
     cdef Piece *grown
     if r.count == r.capacity:
         grown = <Piece *> PyMem_RawRealloc(r.pieces, (2 * r.capacity + 8) * sizeof(Piece))

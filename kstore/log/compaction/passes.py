@@ -92,7 +92,6 @@ def clean(
     if _has_nothing_dirty(writer, dirtiness):
         return nothing(dirtiness.first_dirty_offset, dry_run=False)
     # New segments are synced before they replace old ones; everything below their end must be on the disk by then, too.
-
     writer.housekeeping.flush(dirtiness.first_uncleanable_offset, indexes=True)
     housekeeper = writer.housekeeping.housekeeper
     if housekeeper.first_dirty(writer.partition) is None:

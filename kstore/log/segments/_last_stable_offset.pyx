@@ -29,7 +29,10 @@ cdef class OpenTransactions:
         return max(min(self._open[0].first, log_end), log_start) if self._count else log_end
 
     cdef int64_t stable_after(self, int64_t producer_id, int64_t last, object ended) except? -1:
-        """Return the last stable offset if a transaction ends at `last`, after those with first offsets in `ended`."""
+        """Return the last stable offset if the producer's transaction ends at `last`, and those in `ended` before it.
+
+        `ended` has the first offsets of transactions.
+        """
         cdef Py_ssize_t i
         for i in range(self._count):
             if self._open[i].producer_id != producer_id and self._open[i].first not in ended:

@@ -55,7 +55,7 @@ cpdef enum Origin:
 
 
 cdef int32_t after(int32_t sequence, int32_t n) noexcept nogil:
-    """Return the sequence `n` later; sequences wrap in [0, INT_MAX] (SEMANTICS 9.2)."""
+    """Return the sequence number that is `n` later; numbers wrap in [0, INT_MAX] (SEMANTICS 9.2)."""
     return <int32_t> ((<int64_t> sequence + n) & INT_MAX)
 
 
@@ -263,8 +263,8 @@ cdef class ProducerTable:
               transaction_version: int | None = None) -> tuple[int, int, int] | None:
         """Check and stage the v2 batch at `position` of `data`, which is to get `base_offset`.
 
-        A batch without a producer passes, and is not staged. Nor is a client's batch that the log already has: then the
-        (first offset, last offset, timestamp) of that batch are returned, otherwise None. `publish` applies staged
+        A batch without a producer passes and is not staged. A client's batch that the log already has is not staged
+        either: its (first offset, last offset, timestamp) are returned. Otherwise returns None. `publish` applies staged
         batches. Raises `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`,
         `TransactionCoordinatorFencedError`, `InvalidRecordError` for a control record that does not parse, and
         `ValueError` for a marker without a transaction version.

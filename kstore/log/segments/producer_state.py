@@ -26,7 +26,7 @@ EXPIRATION_CHECK_MS = 600_000  # producer.id.expiration.check.interval.ms of suc
 
 
 class Expiry(NamedTuple):
-    """Time after which a silent producer is forgotten, and the interval at which the log searches for such producers."""
+    """The time after which a silent producer is forgotten, and the interval between the searches for such producers."""
 
     after_ms: int = EXPIRATION_MS
     check_ms: int = EXPIRATION_CHECK_MS
@@ -130,8 +130,8 @@ class ProducerState:
     def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the snapshot at the end offset, if it is beyond the last one (SEMANTICS 9.24).
 
-        Without `sync`, the next call of `sync` covers it, before the recovery point rises above it. If the disk is
-        full, it is kept for `write_later`; with `sync` that is an error, unless the snapshot is empty.
+        Without `sync`, the method `sync` syncs the snapshot before the recovery point rises above it. If the disk is
+        full, the snapshot is kept for `write_later`; with `sync`, this is an error unless the snapshot is empty.
         """
         self._take_snapshot_of(self.table, sync=sync)
 

@@ -51,7 +51,7 @@ class Recovered:
 def below_recovery_point(
     reason: str, end_offset: int, recovery_point: int, path: str, position: int = 0
 ) -> CorruptRecordError:
-    """Make the error for a log that ends below its recovery point."""
+    """Return the error for a log that ends below its recovery point."""
     return CorruptRecordError(
         f"{reason}; the log is sound up to offset {end_offset}, and everything below the recovery point "
         f"{recovery_point} was flushed; nothing was cut; see `kstore repair`",
@@ -126,7 +126,7 @@ class Segment:
         self.created_ms = 0
         self.roll_reason: str | None = None
         self.is_active = False
-        self.inode: int | None = None  # of the only `.log` file that this object may open; None allows any
+        self.inode: int | None = None  # inode of the only `.log` file that this object may open; None allows any
         self.pinned = False  # an appender writes to its file, and only the log closes it
         self.unsynced = False  # sealed or parked, and not synced since
         self.listed = False
@@ -190,7 +190,7 @@ class Segment:
         return lambda path: kind(path, self.base_offset, self._max_index_bytes, writable=self.writable)
 
     def _index(self, kind: str, make: Callable[[str], Index]) -> Index:
-        """Make an index over its file. Two threads that do so at the same time get the same object."""
+        """Return an index over its file. Two threads that call this at the same time get the same object."""
         name, slot = names.file_name(self.base_offset, kind), _INDEXES[kind]
         made = make(self._path_of(name))
         with _making.mutex:
@@ -258,7 +258,7 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of whole batches in the `.log` file; of the active segment, at the last `settle`."""
+        """Bytes of whole batches in the `.log` file; in an active segment, as of the last `settle`."""
         if self._size is None:
             if self._file is not None:
                 self._size = self._file.size()
@@ -403,7 +403,7 @@ class Segment:
         return place if place is None or place.magic >= 2 else self._with_inner_base(place)
 
     def _with_inner_base(self, place: _log_search.BatchPlace) -> _log_search.BatchPlace:
-        """Return an old-format place with its base offset: a wrapper's own offset is its last; the first is inside."""
+        """Return the place of an old-format batch with its base offset: a wrapper's header has only its last offset."""
         data = self.file.read(place.position, place.size_bytes)
         [batch] = _core.decode_batches(data, check_crc=False, path=self.path, position=place.position)
         return place._replace(base_offset=batch.base_offset)
@@ -551,7 +551,7 @@ class Segment:
         )
 
     def find_cut(self, offset: int) -> tuple[int, int]:
-        """Return where a truncation to `offset` cuts: position, one past the last offset before it (SEMANTICS 11.3)."""
+        """Return the position of a truncation to `offset`, and one past the last offset before it (SEMANTICS 11.3)."""
         place = self.find_batch(offset, self.size_bytes)
         position = self.size_bytes if place is None else place.position
         file = self.file
@@ -636,7 +636,7 @@ class Segment:
 
 
 def new_segment(directory: str, base_offset: int, config: LogConfig) -> Segment:
-    """Make the object of a segment, whose files do not exist yet."""
+    """Return the object of a segment whose files do not exist yet."""
     return Segment(
         directory,
         base_offset,

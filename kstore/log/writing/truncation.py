@@ -55,7 +55,7 @@ def _lower_first_dirty_locked(writer: Writer) -> None:
         return
     housekeeper, active_base = writer.housekeeping.housekeeper, writer.segments.bases[-1]
     if (housekeeper.first_dirty(writer.partition) or 0) > active_base:
-        with suppress(fs.FullDiskError):  # harmless: with the higher line fewer records are cleaned
+        with suppress(fs.FullDiskError):  # harmless: fewer records are cleaned if the line stays higher
             housekeeper.write_first_dirty(writer.partition, active_base)
 
 
@@ -203,7 +203,7 @@ def _refuse_start(writer: Writer, offset: int) -> None:
 
 
 def raise_start_locked(writer: Writer, offset: int) -> None:
-    """Raise the log start in memory, cut epochs and producers to it (SEMANTICS 11.11), and notify readers."""
+    """Raise the log start in memory, adjust epochs and producers to it (SEMANTICS 11.11), and notify readers."""
     writer.log_start_offset = offset
     writer.epochs.truncate_from_start(offset)
     writer.producers.raise_start(offset)

@@ -110,7 +110,7 @@ class Writer:
 
     @property
     def stable_end_offset(self) -> int:
-        """The last stable offset: the first offset of the earliest open transaction, else the log end (SEMANTICS 0.2).
+        """The first offset of the earliest open transaction; the log end if none is open (SEMANTICS 0.2).
 
         While records are cut, the log start.
         """
@@ -118,7 +118,7 @@ class Writer:
         return self.log_start_offset if end is None else end
 
     def decided_end_offset(self, timeout: float | None = None) -> int:
-        """Return the last stable offset, after waiting for a truncation by another thread, unless that has failed.
+        """Wait for a truncation by another thread to end, unless it has failed; return the last stable offset.
 
         Return the log start after `timeout` seconds.
         """
@@ -245,7 +245,7 @@ class Writer:
             return self.producers.infos()
 
     def producer_info(self, producer_id: int) -> ProducerInfo | None:
-        """Return the state of one producer id, in a time that does not depend on how many there are."""
+        """Return the state of one producer id, in a time that does not depend on the number of producers."""
         with self.gate():
             return self.producers.info(producer_id)
 
@@ -295,9 +295,9 @@ class Writer:
     # Appending.
 
     def append_locked(self, batches: bytearray | memoryview) -> None:
-        """Append whole v2 batches as a leader, each as its own append, and roll if the rules say so.
+        """Append whole v2 batches as a leader, each as its own append; roll when a limit is reached.
 
-        If it raises, the batches up to the last roll may be in the log, and `log_end_offset` says which.
+        If it raises, the batches up to the last roll may be in the log; `log_end_offset` says which batches are.
         """
         taken = 0
         rolled = False
@@ -526,11 +526,11 @@ class Writer:
     # `openfiles.Holder`
 
     def holds(self) -> int:
-        """Return the number of descriptors that the active segment is written through."""
+        """Return the number of descriptors that the appender holds."""
         return active_segment.DESCRIPTORS if self.appender.attached else 0
 
     def was_used(self) -> bool:
-        """Return whether more than one record was appended since the last call: one may only have ended the parking."""
+        """Return whether more than one record was appended since the last call; one append may only end the parking."""
         end, seen = self.appender.next_offset, self._seen_end
         self._seen_end = end
         return end > seen + 1
@@ -554,7 +554,7 @@ class Writer:
     # Closing.
 
     def close(self) -> None:
-        """Leave the files as a clean shutdown does (SEMANTICS 8.22), then write the checkpoints."""
+        """Finish the files as in a clean shutdown (SEMANTICS 8.22), then write the checkpoints."""
         with self.cleaning.paused(), self.mutex:
             if self.closed:
                 return
@@ -576,7 +576,7 @@ class Writer:
                 self.housekeeping.release()
 
     def _close_cleanly(self) -> None:
-        """Write the files that a close writes, or as many as a full disk can hold; sync the records in any case."""
+        """Write the files that a close writes, or as many as a full disk has space for; always sync the records."""
         full: fs.FullDiskError | None = None
         self.settle()
         self.producers.end_offset = self.log_end_offset
