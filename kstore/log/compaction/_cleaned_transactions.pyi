@@ -1,4 +1,4 @@
-"""Transactions in a cleaning: aborted data, and markers that are not needed any more."""
+"""Finds the aborted data, and the markers that are not needed any more, during a cleaning."""
 
 from collections.abc import Iterable
 from typing import final

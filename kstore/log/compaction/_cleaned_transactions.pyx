@@ -1,7 +1,6 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """Finds the aborted data, and the markers that are not needed any more, during a cleaning.
 
-
 Invariant: a marker of an aborted transaction is kept, with its entry of the transaction index, as long as data of the
 transaction may be in a file.
 """

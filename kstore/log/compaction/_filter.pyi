@@ -46,10 +46,10 @@ class BatchFilter:
     def batches_kept(self) -> int: ...
     @property
     def batches_rebuilt(self) -> int:
-        """Batches rebuilt with the records that are kept."""
+        """Number of batches that were rebuilt with the records that are kept."""
     @property
     def batches_emptied(self) -> int:
-        """Batches of which only the header is kept."""
+        """Number of batches that keep only their header."""
     @property
     def records_read(self) -> int:
         """Records of the batches read, as their headers declare them."""
@@ -95,7 +95,7 @@ class BatchFilter:
         does not fit into the buffer or that the end of the file cuts. Raises as `clean` does, and `StorageError`.
         """
     def drop(self, *, records: int, batches: int, last_offset: int) -> bool:
-        """Drop the next whole batches unread if each of their records is superseded. Return whether it was done.
+        """Drop the next whole batches unread if each of their records is superseded. Return whether they were.
 
         The first pass has seen these batches, up to the one that ends with `last_offset`, and none was special to it.
         If one must be kept without its records, as the last one of a producer, none is dropped: `clean` takes them all.

@@ -1,4 +1,4 @@
-"""The first pass of a cleaning: the offset map, and which dirty records are superseded by a later one."""
+"""The first pass of a cleaning: the offset map, and which dirty records are superseded by a later record."""
 
 from typing import final
 
@@ -10,8 +10,8 @@ from kstore.log.compaction._cleaned_transactions import CleanedTransactions
 class NewestRecords:
     """The result of the first pass: which dirty records are superseded by a later record of the same key.
 
-    A record is superseded if it lies in [`first_dirty_offset`, `latest_offset`] and has no key, or a later one there
-    has its key (SEMANTICS 7.11, 7.12); for records before that, see `has`. Each record of each scanned batch has an
+    A record in [`first_dirty_offset`, `latest_offset`] is superseded if it has no key, or if a later record there has
+    its key (SEMANTICS 7.11, 7.12); for records below that range, see `has`. Each record of each scanned batch has an
     ordinal, from 0 in the order of the file. `batches` counts the batches taken, `special_batches` those that the
     second pass must read in any case: of transactions, of control records and of formats 0 and 1. `capacity` is a
     number of keys; memory grows with the keys. After an error the object is unusable. Not thread-safe: a second call at
@@ -35,7 +35,7 @@ class NewestRecords:
         """The last offset that the pass covers; -1 at first. The next first dirty offset is one past it."""
     @property
     def is_full(self) -> bool:
-        """Whether the pass ended before the data did, for lack of space for another key or record."""
+        """Whether the pass ended before the end of the data because there was no space for another key or record."""
     @property
     def keys(self) -> int: ...
     @property
@@ -58,8 +58,8 @@ class NewestRecords:
     ) -> int:
         """Take the whole batches at the start of `data`, in offset order. Return how many bytes were taken.
 
-        A batch that the end of `data` cuts is left. When the map is full, the call stops after the batch in which that
-        happened; this batch has ordinals like any other. More than 2^32 - 1 records count as a full map, too; then the
+        A batch that is cut by the end of `data` is not taken. The call stops after the batch in which the map becomes
+        full; this batch has ordinals like any other. More than 2^32 - 1 records count as a full map, too; then the
         batch with the next one is left. `data` is at `position` of the file `path`. Raises `CorruptRecordError`, which
         names `kstore repair`, also for a wrong CRC. The GIL is released.
         """
@@ -90,7 +90,7 @@ class NewestRecords:
     def is_tombstone(self, ordinal: int) -> bool:
         """Return whether a scanned record has no value; unknown for control records and aborted ones."""
     def count_superseded(self, first: int, count: int) -> int:
-        """Return how many of the `count` records from the ordinal `first` on are superseded."""
+        """Return the number of superseded records among the `count` records from the ordinal `first` on."""
     def count_tombstones(self, first: int, count: int) -> int:
         """Return how many of the `count` records from the ordinal `first` on have no value and are not superseded."""
 

@@ -1,7 +1,6 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The first pass of a cleaning: the offset map, and which dirty records are superseded by a later record.
 
-
 Batches are walked without the GIL. Invariant: a key counts only if its batch is sound, since a record that supersedes
 others replaces them.
 """
@@ -180,8 +179,8 @@ cdef class NewestRecords:
             int64_t position, max_decompressed_bytes: int | None = None) -> int:
         """Take the whole batches at the start of `data`, in offset order. Return how many bytes were taken.
 
-        A batch that the end of `data` cuts is left. When the map is full, the call stops after the batch in which that
-        happened; this batch has ordinals like any other. More than 2^32 - 1 records count as a full map, too; then the
+        A batch that is cut by the end of `data` is not taken. The call stops after the batch in which the map becomes
+        full; this batch has ordinals like any other. More than 2^32 - 1 records count as a full map, too; then the
         batch with the next one is left. `data` is at `position` of the file `path`. Raises `CorruptRecordError`, which
         names `kstore repair`, also for a wrong CRC. The GIL is released.
         """

@@ -54,7 +54,7 @@ class CleanerLimits(NamedTuple):
     """The size to which the buffer grows for a larger batch; a batch larger than this has a buffer of its own size."""
 
     buffers_at_once: int = 64
-    """How many buffers a pass reads, one after the other, before it checks whether to stop or to sleep."""
+    """The number of buffers that a pass reads before it checks whether to stop or to sleep."""
 
 
 DEFAULT_LIMITS = CleanerLimits(map_keys=5033164, io_buffer_bytes=256 << 10, max_io_buffer_bytes=1048588)
@@ -373,7 +373,7 @@ class _Round:
         return kept
 
     def _clean_group(self, members: Sequence[Source], kept: BatchFilter, transactions: CleanedTransactions) -> None:
-        """Clean one group and swap in the result. A lone segment in which nothing changes is left alone."""
+        """Clean one group and swap in the result. A group of one segment that does not change is left as it is."""
         output: _Output | None = None if len(members) == 1 else self._begin(members)
         retained: list[AbortedTxn] = []  # for the new transaction index
         try:

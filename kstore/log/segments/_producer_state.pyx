@@ -264,7 +264,7 @@ cdef class ProducerTable:
         """Check and stage the v2 batch at `position` of `data`, which is to get `base_offset`.
 
         A batch without a producer passes and is not staged. A client's batch that the log already has is not staged
-        either: its (first offset, last offset, timestamp) are returned. Otherwise returns None. `publish` applies staged
+        either: its (first offset, last offset, timestamp) are returned, otherwise None. `publish` applies staged
         batches. Raises `OutOfOrderSequenceError`, `InvalidProducerEpochError`, `InvalidTxnStateError`,
         `TransactionCoordinatorFencedError`, `InvalidRecordError` for a control record that does not parse, and
         `ValueError` for a marker without a transaction version.

@@ -211,7 +211,7 @@ class ProducerState:
     def sync(self) -> None:
         """Sync the snapshots that were left to the next flush (SEMANTICS 2.12)."""
         for offset in sorted(self.unsynced):
-            # Another thread may delete it with its segment; then there is nothing to sync.
+            # Another thread may delete the snapshot with its segment; then there is nothing to sync.
             with suppress(fs.MissingFileError), fs.closing(fs.open(self.path(offset))) as fd:
                 fs.fsync(fd)
             self.unsynced.discard(offset)
@@ -227,7 +227,7 @@ class ProducerState:
                 self._remove(offset)
 
     def is_empty_at(self, end_offset: int, log_start_offset: int) -> bool:
-        """Return whether the state is at `end_offset`, without producers, and its newest snapshot is the one there.
+        """Return whether the state is at `end_offset`, has no producers, and its newest snapshot is at that offset.
 
         `rebuild` would produce the same state, but read the snapshot for it.
         """

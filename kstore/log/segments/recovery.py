@@ -165,7 +165,7 @@ def load(
     if not clean and segments:
         loader.recover_from_recovery_point(now_ms)
     elif loader.doubts_last:
-        # The mark covers the log, but not its indexes, and appends continue from their last entries.
+        # The mark covers the log but not its indexes, and appends continue from the indexes' last entries.
         loader.recover(len(segments) - 1, loaded=len(segments))
     return loader.finish(orphans, clean=clean, marked_clean=marked_clean, now_ms=now_ms)
 
@@ -174,10 +174,10 @@ class Seen(NamedTuple):
     """The result of `look`, which saves `load` the same work."""
 
     needs_nothing: bool
-    """Whether `load` would find the log as a close leaves it, or a directory without a log."""
+    """True if `load` would find the log as a close leaves it, or a directory without a log."""
 
     is_open: bool
-    """Whether the last segments were examined and are not as a close leaves them."""
+    """True if the last segments were examined and are not as a close leaves them."""
 
     files: dict[str, list[int]] | None
     """The offsets of the segments' files and snapshots by kind; None if interrupted work has to be finished first."""

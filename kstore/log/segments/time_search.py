@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kstore.log.segments.index_faults import IndexFaults
 
 NO_TIMESTAMP = -1
-ENTRIES_TRIED = 8  # of an index, before the log is read from its start
+ENTRIES_TRIED = 8  # entries of an index tried before the log is read from its start
 MAX_CONFIRMED = 1024  # entries of a time index that are remembered as confirmed
 
 # Shared: a log of very many segments needs no empty set for each of them.

@@ -129,7 +129,7 @@ class Appender(ActiveEnd):
     def attached(self) -> bool:
         """Whether there are descriptors to write to."""
     def park(self) -> None:
-        """Give up descriptors and buffers until `resume`: appends return `BUSY`, and nothing else changes.
+        """Release descriptors and buffers until `resume`: appends return `BUSY`, and nothing else changes.
 
         The appender must be `attached`, and the caller holds the log's mutex.
         """

@@ -29,6 +29,6 @@ class Gate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
     def attempt(self, action: Callable[[], object]) -> bool:
-        """Call `action()` inside the gate, without `check`, if no thread is inside. Return whether it was called."""
+        """If no thread is inside the gate, call `action()` inside it, without `check`. Return whether it was called."""
     def wait(self, timeout: float | None = None) -> None:
         """Wait until no thread is inside, for at most `timeout` seconds."""

@@ -43,7 +43,7 @@ cdef class Gate:
             self._leave()
 
     def attempt(self, action: Callable[[], object]) -> bool:
-        """Call `action()` inside the gate, without `check`, if no thread is inside. Return whether it was called."""
+        """If no thread is inside the gate, call `action()` inside it, without `check`. Return whether it was called."""
         if not self.mutex.acquire(False):
             return False
         self.appender.busy = True

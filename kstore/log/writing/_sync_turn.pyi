@@ -12,7 +12,7 @@ class Turn:
     """The turn to sync one log. Thread-safe; a thread that has the turn must not request it again."""
     @property
     def waiters(self) -> int:
-        """How many threads sleep until they have the turn or their records are on the disk."""
+        """The number of threads that sleep until they have the turn or their records are on the disk."""
     def take_or_wait(self, target: int) -> bool:
         """Take the turn and return True; or sleep until it may be free or `target` is on the disk, and return False."""
     def take(self) -> None:
@@ -20,8 +20,8 @@ class Turn:
     def gather(self) -> None:
         """With the turn, wait briefly until as many threads wait as after the last sync, to serve them all together.
 
-        They have just been woken, and are about to append again. Without other threads there is no waiting; if they do
-        not come back, there is none the next time.
+        The last sync has woken these threads, and they are about to append again. Does not wait if there were no other
+        threads; if they do not come back, the next call does not wait either.
         """
     def give(self, covered: int) -> int:
         """Give back the turn, if this thread has it. Wake the threads whose target `covered` reaches; return how many.

@@ -89,8 +89,8 @@ cdef class Turn:
     def gather(self) -> None:
         """With the turn, wait briefly until as many threads wait as after the last sync, to serve them all together.
 
-        They have just been woken, and are about to append again. Without other threads there is no waiting; if they do
-        not come back, there is none the next time.
+        The last sync has woken these threads, and they are about to append again. Does not wait if there were no other
+        threads; if they do not come back, the next call does not wait either.
         """
         cdef double longest
         if len(self.waiting) < self.expected:

@@ -91,7 +91,6 @@ def settle(appender: Appender, segment: Segment) -> None:
 def park(appender: Appender, segment: Segment, *, unsynced: bool) -> None:
     """Release the descriptors, maps and buffers of both; `unsynced` says whether the log has unsynced bytes.
 
-
     The segment keeps the `.log` file, and syncs it before it closes it (`Segment.let_go`).
     """
     assert segment.file is not None  # opens it if the segment has closed it while the appender was resuming

@@ -53,7 +53,7 @@ class Housekeeper(Protocol):
     def write_marks(self, housekeeping: Housekeeping, *, keep_start: bool = False) -> None:
         """Write `housekeeping.marks(keep_start)` to the checkpoint files, durably.
 
-        The marks are read under the lock that orders the writes, so the last write has the latest values.
+        The marks are read under the lock that serializes the writes, so the last write has the latest values.
         """
 
     def housekeep(self, housekeeping: Housekeeping) -> None:
@@ -267,7 +267,7 @@ class Housekeeping:
         except fs.MissingFileError:
             if segment in self.writer.segments.items:
                 raise
-            # Retention has deleted it since, below a log start that is on the disk.
+            # Retention has deleted the segment since, below a log start that is on the disk.
 
     @contextmanager
     def cutting(self, offset: int, *, log_start_offset: int | None = None) -> Iterator[None]:

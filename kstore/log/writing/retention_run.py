@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kstore.log.writing.writer import Writer
 
 logger = logging.getLogger("kstore")
-# A separate logger, as in Kafka: one such record may warn for weeks (SEMANTICS 6.6).
+# A separate logger, as in Kafka: one record with a future timestamp may warn for weeks (SEMANTICS 6.6).
 future_logger = logging.getLogger("kstore.future")
 
 

@@ -24,7 +24,8 @@ def truncate_to(writer: Writer, offset: int) -> bool:
     """Drop the records at and above `offset`, batch by batch (SEMANTICS 11.1 to 11.5). Return whether any existed."""
     if offset < 0:
         raise ValueError(f"an offset to truncate to must not be negative, and this is {offset}")
-    # Nothing at or above the active segment is ever cleaned.
+    # The active segment is never cleaned.
+
     reaches_cleaned = writer.segments.bases[-1:] > (offset,)
     with writer.cleaning.paused() if reaches_cleaned else nullcontext(), writer.gate():
         if offset >= writer.log_end_offset:
