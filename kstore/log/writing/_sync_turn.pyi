@@ -21,7 +21,7 @@ class Turn:
         """With the turn, wait briefly until as many threads wait as after the last sync, to serve them all together.
 
         The last sync has woken these threads, and they are about to append again. Does not wait if there were no other
-        threads; if they do not come back, the next call does not wait either.
+        threads; if they do not come back, the next call does not wait.
         """
     def give(self, covered: int) -> int:
         """Give back the turn, if this thread has it. Wake the threads whose target `covered` reaches; return how many.

@@ -90,7 +90,7 @@ cdef class Turn:
         """With the turn, wait briefly until as many threads wait as after the last sync, to serve them all together.
 
         The last sync has woken these threads, and they are about to append again. Does not wait if there were no other
-        threads; if they do not come back, the next call does not wait either.
+        threads; if they do not come back, the next call does not wait.
         """
         cdef double longest
         if len(self.waiting) < self.expected:

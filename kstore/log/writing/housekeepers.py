@@ -91,7 +91,7 @@ class InlineHousekeeper:
 
 
 class ThreadHousekeeper(InlineHousekeeper):
-    """Does the due work of a log without a store: a daemon thread flushes, and appends unlink deleted files.
+    """Does the due work of a log without a store, by the system's clock: a thread flushes, appends unlink files.
 
     If no thread can be started, appends flush, too; each roll tries again to start one.
 

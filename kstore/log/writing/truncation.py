@@ -25,7 +25,6 @@ def truncate_to(writer: Writer, offset: int) -> bool:
     if offset < 0:
         raise ValueError(f"an offset to truncate to must not be negative, and this is {offset}")
     # The active segment is never cleaned.
-
     reaches_cleaned = writer.segments.bases[-1:] > (offset,)
     with writer.cleaning.paused() if reaches_cleaned else nullcontext(), writer.gate():
         if offset >= writer.log_end_offset:
