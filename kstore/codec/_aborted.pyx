@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""The batches of aborted transactions, which a reader of committed records leaves out."""
+"""Finds the batches of aborted transactions, which a reader of committed records leaves out."""
 
 cimport cython
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
@@ -13,8 +13,8 @@ from kstore.codec._wire cimport HEADER_UP_TO_MAGIC, LOG_OVERHEAD, MIN_V0_MESSAGE
 cdef class AbortedFilter:
     """Aborted transactions, each given as (producer id, first offset, last offset).
 
-    A batch belongs to one if it is a transactional batch of its producer that lies between the transaction's first
-    batch and its marker. Immutable; thread-safe.
+    A transactional batch is aborted if an aborted transaction has its producer id and the batch lies between the
+    transaction's first batch and its marker. Immutable; thread-safe.
     """
 
     def __init__(self, transactions: Iterable[tuple[int, int, int]]):

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The check for a batch that a leader can store unchanged, for the module that appends it."""
+"""Declares `is_ready`, which checks whether a leader can store a batch unchanged except for its offset and epoch."""
 
 from libc.stdint cimport int64_t, uint8_t
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Whole batches in memory: where they end, whether their offsets are in order, and a leader's check of their records.
+"""Checks whole batches in memory: their ends, the order of their offsets, and their records as a leader does.
 
-Invariant: the bytes are not trusted: each size and each count is checked before it is used.
+Invariant: the bytes are not trusted, so each size and each count is checked before it is used.
 """
 
 cimport cython
@@ -50,8 +50,8 @@ def check_batch(data not None: ReadableBuffer, *, Py_ssize_t position=0, bint cr
                 bint require_key=False, max_decompressed_bytes: int | None = None) -> BatchCheck:
     """Check every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
 
-    `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. Raises `InvalidRecordError`
-    for a broken structure, `CorruptRecordError` for data that does not decompress.
+    `create_time` says whether the topic's timestamp type is CreateTime. The batch's size and CRC have been checked.
+    Raises `InvalidRecordError` for a broken structure, `CorruptRecordError` for data that does not decompress.
     """
     cdef BatchCheck check = BatchCheck.__new__(BatchCheck)
     cdef Buffer view = Buffer(data)
@@ -125,7 +125,8 @@ cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t befor
     """Return whether these bytes are one sound v2 batch of which a leader changes only the offset and the leader epoch.
 
     Such a batch is not compressed, has base offset 0, create time and no producer id; its offset deltas are consecutive
-    from 0, and its max timestamp is that of a record. After False the caller must make Kafka's checks in their order.
+    from 0, and its max timestamp is the greatest of its records. If this returns False, the caller must make Kafka's
+    checks in their order.
     """
     cdef const uint8_t *at = p + RECORDS_AT
     cdef const uint8_t *end = p + n
@@ -154,7 +155,7 @@ cdef bint is_ready(const uint8_t *p, Py_ssize_t n, int64_t now_ms, int64_t befor
 
 
 def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
-    """Return (bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
+    """Return (bytes of the whole batches at the start of `buffer`, size of the cut-off batch after them or 0).
 
     Returns (n, -1) if the bytes at n are not a batch: they declare a size below the smallest possible (FORMAT 2.7).
     """
@@ -172,12 +173,13 @@ def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
 
 
 def chained(buffer: ReadableBuffer, int64_t least, int64_t most, int64_t following=NO_LIMIT) -> tuple[int, int, int]:
-    """Check that the offsets of whole batches are in order; return (end of the sound batches, last of them, least).
+    """Check that the offsets of whole batches are in order; return (bytes that pass, last position, next offset).
 
-    The first base offset must be at least `least`, all offsets below `most`. A batch after a gap must end before the
-    next one starts, and the last one before `following`. This finds every wrong base offset, which no CRC covers.
-    The result is the number of bytes that pass, the position of the last batch in them (0 if there is none), and the
-    least base offset of the next batch. Bytes that do not frame a batch pass: readers report them.
+    The first base offset must be at least `least`, and all offsets must be below `most`. The last offset of a batch
+    after a gap must be below the base offset of the next batch, or below `following` if there is no next batch. This
+    finds every wrong base offset; no CRC covers base offsets. The last position is that of the last batch that passes
+    (0 if there is none), and the next offset is the least base offset that the next batch may have. Bytes that are not
+    framed as a batch pass: readers report them.
     """
     cdef Buffer held = Buffer(buffer)
     cdef Py_ssize_t at = 0, last = 0, left
@@ -241,10 +243,10 @@ cdef Py_ssize_t _run(const uint8_t *p, Py_ssize_t n, int64_t *last_offset, int64
 
 
 def plain_run(buffer: ReadableBuffer) -> tuple[int, int, int, int, int] | None:
-    """Check a follower's append in bulk: (count, last position, last offset, greatest timestamp, codec), or None.
+    """Check a follower's append in bulk; return (count, last position, last offset, greatest timestamp, codec) or None.
 
     Returns None unless all batches are whole and sound, of format 2, of one leader epoch and without a producer id, and
-    their offsets rise; the caller must then check them one by one. Releases the GIL.
+    their offsets rise. After None the caller must check the batches one by one. Releases the GIL.
     """
     cdef Buffer held = Buffer(buffer)
     cdef int64_t last_offset = -1, max_timestamp = -1

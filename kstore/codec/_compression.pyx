@@ -1,8 +1,8 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
-"""Decompression and compression in C, without the GIL, partly with functions of shared libraries found here.
+"""Decompresses and compresses in C without the GIL; finds the functions for zstd and lz4 in shared libraries.
 
-`setup.py` compiles unpack.c and compress.c into this module only. Payloads that they do not handle, mostly damaged
-ones, are left to `compression`. Invariant: both agree on every payload.
+`setup.py` compiles unpack.c and compress.c into this module only. `compression` handles the payloads that these do not
+handle, mostly damaged ones. Invariant: this module and `compression` agree on every payload.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -36,9 +36,9 @@ cdef extern from "compress.h" nogil:
                                      size_t room) noexcept
 
 cdef enum:
-    HELD_BYTES = 65536             # a smaller payload is decompressed with the GIL held,
-    MOST_HELD_BYTES = 1048576      # unless it becomes larger than this
-    LIKELY_RATIO = 4               # of the decompressed size to the payload's
+    HELD_BYTES = 65536             # a smaller payload is first decompressed with the GIL held,
+    MOST_HELD_BYTES = 1048576      # and again without the GIL if the result exceeds this size
+    LIKELY_RATIO = 4               # a guess of the decompressed size divided by the payload's size
 
 
 cdef size_t ks_compress_bound(int codec, size_t n) noexcept nogil:
@@ -57,7 +57,7 @@ cdef object _find_zstd():
     """Find zstd's functions in a shared library, so that threads need no GIL for them; return its path, or None.
 
     Different versions of zstd reject different damaged data, and the package zstandard decides about data that the
-    library rejects: so the library must have that package's version. The package's `_cffi` module contains it.
+    library rejects. So the library must have the package's version. The package's `_cffi` module contains the library.
     """
     cdef void *library
     cdef void *version
@@ -87,7 +87,7 @@ cdef object _find_zstd():
 
 
 cdef object _find_lz4():
-    """Find lz4's compressor in the package's module or the library linked with it; return whether it was found."""
+    """Find lz4's compressor in the package lz4's module or a library linked with it; return whether it was found."""
     cdef void *library
     try:
         name = os.fsencode(importlib.import_module("lz4.frame._frame").__file__)
@@ -113,7 +113,7 @@ ctypedef struct Target:
 
 
 cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
-    """Enlarge an output whose context is a Target: its `room`."""
+    """Enlarge an output whose context is a `Target`; C calls this as the output's function `room`."""
     cdef Target *target = <Target *> out.context
     cdef size_t size = max(target.likely, capacity + (capacity >> 1 if used else 0))
     cdef PyObject *grown = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size + KS_WILD)
@@ -130,9 +130,10 @@ cdef int _grow(ks_output *out, size_t used, size_t capacity) noexcept with gil:
 
 
 cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
-    """Decompress a payload in C; return None if it is left to the libraries.
+    """Decompress a payload in C; return None if `compression` must handle it.
 
-    Releases the GIL only for a large payload: a small one takes less time than getting the GIL back from a busy thread.
+    Releases the GIL only for a large payload: decompressing a small one takes less time than getting the GIL back from
+    a busy thread.
     """
     cdef Target target = Target(NULL, min(LIKELY_RATIO * n, <size_t> max(limit, 0)))
     cdef ks_output out = ks_output(NULL, 0, _grow, &target)
@@ -152,5 +153,5 @@ cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
 
 
 def unpack(int codec, bytes data not None, int64_t limit) -> bytes | None:
-    """Decompress a payload in C; return None if it is left to the libraries."""
+    """Decompress a payload in C; return None if `compression` must handle it."""
     return unpacked(codec, <const uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), limit)

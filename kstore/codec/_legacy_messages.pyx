@@ -2,7 +2,7 @@
 """Checks old messages, and rewrites old messages and v2 records as new v2 batches, in bulk and without the GIL.
 
 A wrapper of a few kilobytes may decompress to millions of messages, so no Python object is made for each.
-Invariant: the order of the checks, because it decides which error a caller sees (SEMANTICS 1.16 to 1.18).
+Invariant: the checks keep Kafka's order, which decides which error a caller sees (SEMANTICS 1.16 to 1.18).
 """
 
 cimport cython
@@ -41,7 +41,7 @@ cdef extern from "text.h" nogil:
 cdef enum:
     MOST_ERRORS = 65536                # listed for a batch: a wrapper of a few kilobytes may hold millions of messages
     GROWTH = 14                        # bytes by which a record may exceed its original message or record
-    NAME_GROWTH = 8                    # bytes by which the lengths of a name and its record grow if the name grows
+    NAME_GROWTH = 8                    # more bytes for the varints of a header name's size and of its record's size
 
     # Positions of a message's fields, counted from its CRC (FORMAT 5).
     MESSAGE_MAGIC_AT = LEGACY_MAGIC_AT - LOG_OVERHEAD
@@ -88,8 +88,8 @@ cdef struct Walk:
     const uint8_t *message
     int64_t size
     int64_t stamp
-    int64_t at                         # of the faulty field
-    int64_t value
+    int64_t at                         # position in the message of the faulty field
+    int64_t value                      # size that the faulty field declares
 
 
 cdef inline bint _next(Walk *w) noexcept nogil:
@@ -112,7 +112,7 @@ cdef inline bint _next(Walk *w) noexcept nogil:
 
 
 cdef inline Fault _check(Walk *w, const Rules *r) noexcept nogil:
-    """Return the fault of the message, before its fields are checked (SEMANTICS 1.14 to 1.17)."""
+    """Return the fault of the message by SEMANTICS 1.14 to 1.17; `_write` checks the sizes of its fields."""
     cdef const uint8_t *m = w.message
     cdef int magic = m[MESSAGE_MAGIC_AT]
     cdef bint claims = w.claims if w.wrapped else m[MESSAGE_ATTRIBUTES_AT] & TIMESTAMP_TYPE_BIT
@@ -141,7 +141,7 @@ cdef inline bint _is_listed(Fault fault) noexcept nogil:
 
 
 cdef Fault _find_fault(Walk *w, const Rules *r) noexcept nogil:
-    """Move to the next message with a relevant fault (SEMANTICS 1.18); return FINE at the end."""
+    """Move to the next message whose fault must be listed or raised (SEMANTICS 1.18); return FINE at the end."""
     cdef Fault fault
     while _next(w):
         fault = _check(w, r)
@@ -150,7 +150,7 @@ cdef Fault _find_fault(Walk *w, const Rules *r) noexcept nogil:
             continue
         if _is_listed(fault) and w.listed >= MOST_ERRORS and (
                 w.listed > MOST_ERRORS or (fault != TOO_FAR and fault != CLAIMS_TIME)):
-            continue                   # enough faults are listed; a later one may still change the error
+            continue                   # enough faults are listed, but a later message may still change the error
         return fault
     return FINE
 
@@ -179,11 +179,11 @@ cdef struct Written:
     int64_t base
     int64_t greatest
     int64_t count
-    int64_t room                       # bytes from the first value of `p`
+    int64_t room                       # bytes reserved for the records, counted from where `p` started
 
 
 cdef Fault _write(Walk *w, const Rules *r, bint check, Written *out) noexcept nogil:
-    """Write the messages as v2 records; return the fault of the first one that is refused."""
+    """Write the messages as v2 records, up to the first that is refused; return its fault, or FINE."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef int32_t key_size = -1, value_size = -1
@@ -241,8 +241,9 @@ cdef int _raise(Fault fault, const Walk *w, const Rules *r, int64_t index, int64
 def survey(data not None: ReadableBuffer, int64_t most_bytes) -> tuple[int, int, int, int, bool] | None:
     """Check the heads and CRCs of uncompressed entries of formats 0 and 1 in bulk (SEMANTICS 1.4 to 1.8).
 
-    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase), or None if there is a fault, an
-    entry of over `most_bytes`, or other data: the caller must check one by one. Leaves out a torn entry at the end.
+    Returns (entries, bytes, last offset, greatest timestamp, whether offsets increase). Returns None if there is no
+    whole entry, or if an entry has a fault, a codec, another format or more than `most_bytes`; the caller must then
+    check the entries one by one. Leaves out a torn entry at the end.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *p = view.p
@@ -277,10 +278,10 @@ def survey(data not None: ReadableBuffer, int64_t most_bytes) -> tuple[int, int,
 
 
 def frame(data not None: ReadableBuffer, *, int64_t position=0) -> tuple[int, int]:
-    """Return the number of whole messages inside a wrapper, and the offset of the last one, -1 if there is none.
+    """Return the number of whole messages inside a wrapper, and the offset of the last one (-1 if there is none).
 
-    A torn message at the end is left out. Raises `CorruptRecordError`, with the wrapper's `position`, for a message
-    that declares a size of less than 14 bytes.
+    Does not count a torn message at the end. Raises `CorruptRecordError`, with the wrapper's `position`, if a message
+    declares a size of less than 14 bytes.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *p = view.p
@@ -327,10 +328,10 @@ cdef class Messages:
         self._rules = Rules(magic, create_time, require_key, now_ms, before_max_ms, after_max_ms)
 
     def check(self) -> list[tuple[int, str, bool]]:
-        """Check every message (SEMANTICS 1.14 to 1.17); return the faults of the first batch with any.
+        """Check every message (SEMANTICS 1.14 to 1.17); return the faults of the first batch that has any.
 
-        A fault is (index, reason, whether it is about the timestamp). A wrapper is one batch, and so is each entry that
-        is in none. Raises `InvalidRecordError` or `CorruptRecordError` for a fault that refuses the whole append.
+        A fault is (index, reason, whether it is about the timestamp). A wrapper is one batch; each entry outside a
+        wrapper is one, too. Raises `InvalidRecordError` or `CorruptRecordError` if a fault refuses the whole append.
         """
         cdef Walk w = self._walk
         cdef Fault fault
@@ -349,10 +350,11 @@ cdef class Messages:
             w.listed += 1
 
     def pack(self, Packer packer not None, int64_t count, *, bint check) -> list[tuple[int, str, bool]]:
-        """Write these `count` messages into one batch of `packer`; return the faults of the first refused one.
+        """Write these `count` messages into one batch of `packer`; return a list with the first fault, if any.
 
-        With `check`, checks each message just before it is written. Faults and errors are those of the method `check`.
-        Also raises `InvalidRecordError` for a cut field, `InvalidTimestampError` below -1, and `RecordTooLargeError`.
+        If `check` is true, checks each message before writing it, with the faults and errors of the method `check`.
+        Also raises `InvalidRecordError` for a field that extends past its message, `InvalidTimestampError` for a
+        timestamp below -1, and `RecordTooLargeError` if the batch would be too large.
         """
         cdef Walk w = self._walk
         cdef Fault fault
@@ -373,7 +375,7 @@ cdef class Messages:
 
 
 cdef int _begin(Packer packer, int64_t size, int64_t count, Written *out) except -1:
-    """Enter a packer, and reserve space for `count` records that are made from `size` bytes."""
+    """Enter a packer (mark it as in use), and reserve space for `count` records that are made from `size` bytes."""
     cdef int64_t room = size + GROWTH * count + RECORDS_AT
     if room > INT32_LIMIT:
         raise RecordTooLargeError(f"one batch of {count} records in {size} bytes: {INT32_LIMIT} are the most")
@@ -407,8 +409,8 @@ def repack(Packer packer not None, data not None: ReadableBuffer) -> None:
     """Write the records of the v2 batch `data`, whose structure has been checked, into one batch of `packer`.
 
     New offsets start at 0, and bytes of a header's name that are not UTF-8 become U+FFFD, as in Kafka. Raises
-    `CorruptRecordError` for data that does not decompress, `InvalidTimestampError` for a negative timestamp,
-    `InvalidRecordError` and `RecordTooLargeError`.
+    `CorruptRecordError` for data that does not decompress, `InvalidTimestampError` for a timestamp below -1,
+    `InvalidRecordError` for an invalid record, and `RecordTooLargeError` if the new batch would be too large.
     """
     cdef Buffer view = Buffer(data)
     cdef const uint8_t *head = view.p
@@ -465,7 +467,7 @@ def repack(Packer packer not None, data not None: ReadableBuffer) -> None:
 
 
 cdef int _make_room(Packer packer, int64_t grown, Written *out) except -1:
-    """Reserve space for `grown` bytes more than `_begin` has reserved."""
+    """Reserve space for `grown` more bytes."""
     cdef Py_ssize_t written = out.p - packer.data - packer._used
     out.room += grown
     if out.room > INT32_LIMIT:
@@ -477,7 +479,7 @@ cdef int _make_room(Packer packer, int64_t grown, Written *out) except -1:
 
 
 cdef int64_t _headers_size(const ks_record *r, int64_t *grown) noexcept nogil:
-    """Return the size of the headers and their count as `_copy` writes them; set `grown` to the growth of names."""
+    """Return the bytes that `_copy` writes for the headers and their count; set `grown` to the bytes that names add."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef const uint8_t *p = r.headers
@@ -497,7 +499,7 @@ cdef int64_t _headers_size(const ks_record *r, int64_t *grown) noexcept nogil:
 
 
 cdef void _copy(const ks_record *r, int64_t stamp, int64_t headers_size, Written *out) noexcept nogil:
-    """Write a parsed record; each of its varints may have been longer than necessary."""
+    """Write a parsed record with the shortest varints; those of the original may be longer."""
     cdef const uint8_t *key = NULL
     cdef const uint8_t *value = NULL
     cdef const uint8_t *p = r.headers

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The batch builder, for modules that write its batches."""
+"""Declares `Packer`, for modules that write records into it."""
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -25,11 +25,11 @@ cdef class Packer:
     cdef readonly int64_t max_timestamp
     """The greatest timestamp of the finished batches in `buffer`, -1 if none."""
     cdef public int64_t now_ms
-    """The timestamp of records without one, and the base of timestamp limits."""
+    """The timestamp of records that have none; timestamp limits are relative to it."""
 
     cdef Py_ssize_t _capacity
     cdef Py_ssize_t _least             # the least capacity that is not 0
-    cdef Py_ssize_t _used              # finished bytes and those of the open batch
+    cdef Py_ssize_t _used              # bytes of the finished batches and the open one
     cdef Py_ssize_t _exports
     cdef bint _busy
     cdef int64_t _batch_bytes
@@ -46,10 +46,10 @@ cdef class Packer:
     cdef bint _single
     cdef bint _draft                   # its batches are compressed into another packer, and need no checksum
 
-    cdef int32_t _count                # of the open batch
+    cdef int32_t _count                # records in the open batch
     cdef int64_t _base_timestamp
     cdef int64_t _open_max
-    cdef uint32_t _crc                 # of the first `_summed` bytes of its records
+    cdef uint32_t _crc                 # of the first `_summed` bytes of the open batch's records
     cdef Py_ssize_t _summed
     cdef int64_t _closing              # index of the first record of the section being compressed
 
@@ -63,7 +63,7 @@ cdef class Packer:
     # Releases unused memory. No view of the buffer may exist.
     cdef int shrink(self) except -1
 
-    # For a caller in C that writes records into the open batch: checksums the new ones while they are in a cache.
+    # For a caller in C that writes records into `data`: adds them to the checksum while the CPU's cache holds them.
     cdef void sum_up(self) noexcept nogil
 
     cdef int _take(self, object item) except -1
@@ -91,8 +91,8 @@ cdef inline Py_ssize_t put_plain(Packer packer, const char *key, Py_ssize_t key_
                                  Py_ssize_t value_size) noexcept:
     """Append a record with timestamp now and no headers to the open batch; return its size in the batch.
 
-    Returns 0 and does nothing if there is no open batch, if the record does not fit it or the buffer, or if a required
-    key is missing: `_append` handles these. Negative sizes are nulls.
+    Returns 0 and does nothing if there is no open batch, if the record does not fit into the batch or the buffer, or
+    if a required key is missing; call `_append` then. A negative size means null.
     """
     cdef int64_t delta = packer.now_ms - packer._base_timestamp
     cdef uint64_t body = ks_body_size(delta, packer._count, key_size, value_size, 1)

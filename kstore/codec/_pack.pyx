@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False
 """The encoder: packs records, in any form that users write, into v2 record batches.
 
-A batch has base offset 0 and leader epoch -1 until a log assigns others; no CRC covers these two. Invariant: a packer
+A batch has base offset 0 and leader epoch -1 until a log assigns others; its CRC covers neither. Invariant: a packer
 in use refuses to be entered again, since packing a record can run the user's code (iterators, buffers).
 """
 
@@ -35,7 +35,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     FIRST_CAPACITY = 65536
-    SHRUNK_CAPACITY = 4096             # the least of a packer that has shrunk: there are many such packers
+    SHRUNK_CAPACITY = 4096             # the least capacity after `shrink`, which is for packers of which many exist
     MAX_GROWTH = 14                    # bytes by which a record may grow when its base offset and timestamp change
     KEPT_BUFFERS = 64
     KEPT_BYTES = 33554432
@@ -61,7 +61,7 @@ cdef void drop_oldest() noexcept:
 
 
 cdef void keep(uint8_t *data, Py_ssize_t size) noexcept:
-    """Keep a buffer for the next packer, instead of the oldest ones if needed; free it if it is too small or large."""
+    """Keep a buffer for a later packer, and free the oldest kept ones if there are too many."""
     global kept_count, kept_bytes
     if not FIRST_CAPACITY <= size <= KEPT_BYTES:
         PyMem_RawFree(data)
@@ -85,7 +85,7 @@ def give_back_memory() -> None:
 
 
 cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t most, Py_ssize_t *capacity) noexcept:
-    """Take the newest buffer of `size` to `most` bytes from those kept; NULL if there is none."""
+    """Take the newest kept buffer of `size` to `most` bytes; return NULL if there is none."""
     global kept_count, kept_bytes
     cdef uint8_t *data
     cdef int i
@@ -104,7 +104,8 @@ cdef uint8_t *take_kept(Py_ssize_t size, Py_ssize_t most, Py_ssize_t *capacity) 
 cdef bytes common_headers(object headers):
     """Encode headers of the common form, with their count first; return None for any other form.
 
-    The form is a list or a tuple of tuples of a str that UTF-8 can encode, and bytes or None. No Python code runs.
+    The common form is a list or tuple of tuples (name, value): a str that UTF-8 can encode, and bytes or None. Runs no
+    Python code.
     """
     cdef Py_ssize_t count, n, i, size
     cdef const char *name
@@ -163,10 +164,11 @@ cdef class Packer:
 
     A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record gets its
     own batch. A batch that exceeds `max_batch_bytes` as written, or would decompress to more than readers accept
-    (`compression.MAX_DECOMPRESSED_BYTES`), is split; `RecordTooLargeError` is raised if it holds one record. With
+    (`compression.MAX_DECOMPRESSED_BYTES`), is split; if it has one record, `RecordTooLargeError` is raised. With
     `single=True` all records go into one batch, or `RecordTooLargeError` is raised. With `draft=True` batches get no
-    checksum. Sequence numbers continue from batch to batch. A refused record drops the open batch; `buffer` keeps the
-    finished ones. Not thread-safe: a call during another one, also by code that runs in it, raises `RuntimeError`.
+    checksum. Sequence numbers continue from batch to batch. If a record is refused, the open batch is dropped and
+    `buffer` keeps the finished ones. Not thread-safe: a call during another call, even by the user's code that this
+    other call runs, raises `RuntimeError`.
     """
 
     def __init__(self, int64_t batch_bytes, int64_t max_batch_bytes, int compression=0, level: int | None = None, *,
@@ -234,7 +236,7 @@ cdef class Packer:
 
     @property
     def buffer(self) -> memoryview:
-        """The finished batches, to patch offsets in; while the view exists, `pack` and `clear` raise `BufferError`."""
+        """A writable view of the finished batches; while it exists, `pack` and `clear` raise `BufferError`."""
         return memoryview(self)
 
     def __len__(self):
@@ -438,7 +440,7 @@ cdef class Packer:
             total = body + <uint64_t> uvarint_size(body << 1)
             if <uint64_t> (self._used - self.finished) + total <= <uint64_t> self._batch_bytes:
                 break
-            if self._count == 0:                    # too large for a batch of the wanted size: it gets its own
+            if self._count == 0:                    # too large for `_batch_bytes`: the record gets its own batch
                 if RECORDS_AT + total > <uint64_t> (INT32_LIMIT if self._codec else self._max_batch_bytes):
                     self._refuse(RecordTooLargeError, f"a batch of {RECORDS_AT + total} bytes, where at most "
                                                       f"{self._max_batch_bytes} are allowed")
@@ -472,7 +474,7 @@ cdef class Packer:
 
     cdef int _reserve(self, Py_ssize_t extra) except -1:
         cdef Py_ssize_t wanted = max(self._least, self._used + extra, 2 * self._capacity)
-        # A growing buffer usually grows again, with a copy each time: take a much larger one, unless packers are many.
+        # A growing buffer usually grows again, with a copy each time: take a much larger one, except after `shrink`.
         cdef bint may_be_large = self._capacity > 0 and self._least == FIRST_CAPACITY
         cdef uint8_t *data = take_kept(wanted, (8 if may_be_large else 2) * wanted, &wanted)
         if data != NULL:
@@ -539,7 +541,7 @@ cdef class Packer:
         return self._pack_section(section, count, self._base_timestamp, self._open_max)
 
     cdef int _pack_section(self, bytes section, int32_t count, int64_t base_timestamp, int64_t max_timestamp) except -1:
-        """Compress and write a batch of these records, or two with half of them each if it would be too large."""
+        """Compress and write a batch of these records; if it would be too large, write two with half of them each."""
         cdef bytes packed = codecs.compress(self._codec, section, self._level)
         return self._put_section(<const uint8_t *> PyBytes_AS_STRING(section), PyBytes_GET_SIZE(section),
                                  <const uint8_t *> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed), count,
@@ -605,14 +607,14 @@ def encode_batch(records: Iterable[_Item], *, base_offset: int = 0, compression:
         base_offset: The offset of the first record; the others follow without gaps.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
         level: The compression level, as in Kafka's settings; by default Kafka's default for the type.
-        timestamp_type: "CreateTime", or "LogAppendTime", with which `now_ms` is the time of the whole batch.
+        timestamp_type: "CreateTime" or "LogAppendTime"; with the latter, `now_ms` is the timestamp of all records.
         partition_leader_epoch: The leader epoch of the batch; -1 means unknown.
         producer_id: The id of an idempotent producer, which needs an epoch and a base sequence; -1 means none.
         producer_epoch: The epoch of that producer.
         base_sequence: The sequence number of the first record.
         transactional: Whether the batch belongs to a transaction, which needs a producer id.
         control: Whether the records are control records.
-        now_ms: The timestamp of records without one, in milliseconds since the epoch; now if omitted.
+        now_ms: The timestamp of records that have none, in milliseconds since the epoch; now if omitted.
 
     Returns:
         The bytes of the batch; no bytes if there are no records, as in Kafka.

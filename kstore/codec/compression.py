@@ -76,8 +76,8 @@ def check_level(type_id: int, level: int | None) -> None:
 def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int = 2) -> bytes:
     """Compress `data` into a frame that Kafka's Java readers accept (FORMAT 6.3 to 6.6).
 
-    `level` is a level of Kafka (lz4's 9 is the fast compressor), None means Kafka's default for the type. With `magic`
-    0, lz4 frames get the wrong header checksum that format v0 requires. Thread-safe.
+    `level` is Kafka's (9 for lz4 means the fast compressor); None means Kafka's default for the type. If `magic` is 0,
+    lz4 frames get the wrong header checksum that format v0 requires. Thread-safe.
     """
     if type_id == GZIP:
         packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, -15)
@@ -134,7 +134,7 @@ _LIBRARY_ERRORS = (
     zlib.error,
     cramjam.DecompressionError,
     lz4.block.LZ4BlockError,
-    RuntimeError,  # of lz4.frame, which has no error class
+    RuntimeError,  # raised by lz4.frame, which has no error class
     EOFError,
     zstandard.ZstdError,
 )
@@ -142,17 +142,17 @@ _LIBRARY_ERRORS = (
 # ---- gzip: one member as the JDK writes it; readers accept concatenated members.
 
 
-_GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # the JDK's since version 16: no time, no hint, no system
+_GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # the JDK's header since version 16: no time, no hint, no system
 _GZIP_KNOWN_FLAGS = b"\x1f"
 _GZIP_TRAILER = struct.Struct("<II")
-_GZIP_PIECE = 256  # the first bytes read of a further member; each next piece is twice as large
+_GZIP_PIECE = 256  # the size of the first piece of a later member; each next piece is twice as large
 
 
 def _decompress_gzip(data: bytes, limit: int) -> bytes:
     parts: list[bytes] = []
     total = at = 0
     view = memoryview(data)
-    piece_bytes = len(data)  # of the first member; less for later ones, since the bytes after a member's end are copied
+    piece_bytes = len(data)  # less for later members, since zlib copies the bytes of a piece after a member's end
     while True:
         member = zlib.decompressobj(31)
         if data[at + 3 : at + 4] > _GZIP_KNOWN_FLAGS:  # the JDK ignores undefined flags, zlib rejects them
@@ -239,7 +239,7 @@ def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_LEVEL_FAST = 9  # Kafka's default level, which means the fast compressor (FORMAT 6.2)
 _LZ4_FAST = 0  # the library's level for the fast compressor
-_LZ4_LEVEL_MAX = 12  # the library's highest; Kafka allows up to 17, which its library reduces to the same
+_LZ4_LEVEL_MAX = 12  # the library's highest level; Kafka allows up to 17, and its library reduces more than 12 to 12
 
 
 def _compress_lz4(data: bytes, level: int) -> bytes:
@@ -291,7 +291,7 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
 
 
 def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> bytes:
-    """Decompress a frame whose blocks have checksums, by the library's frame reader, after a plain header."""
+    """Decompress a frame whose blocks have checksums; the library's frame reader gets a header with no other option."""
     descriptor = bytes((0x70, sizes))
     unpacker = lz4.frame.LZ4FrameDecompressor()
     unpacker.decompress(_LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),)))

@@ -1,4 +1,4 @@
-"""The header of a batch, for Python: the place of each field, the size of a batch, and its offsets.
+"""The header of a batch, for Python: the position of each field, the size of a batch, and its offsets.
 
 No other Python module parses headers. `c/wire.h` has the same layout for C and Cython; a test compares the two.
 """
@@ -68,14 +68,14 @@ PRODUCER_EPOCH = Field(PRODUCER_ID.end, "h")
 BASE_SEQUENCE = Field(PRODUCER_EPOCH.end, "i")
 RECORDS_COUNT = Field(BASE_SEQUENCE.end, "i")
 
-# Formats 0 and 1 (FORMAT 5), after the base offset and the length; the magic has the same place.
+# Formats 0 and 1 (FORMAT 5), after the base offset and the length; the magic is at the same position as in format 2.
 LEGACY_CRC = Field(BATCH_LENGTH.end, "I")
 LEGACY_ATTRIBUTES = Field(MAGIC.end, "B")
 LEGACY_TIMESTAMP = Field(LEGACY_ATTRIBUTES.end, "q")
 
 UP_TO_MAGIC_BYTES = MAGIC.end
 UP_TO_CRC_BYTES = CRC.end
-"""The first fields of a batch of any format, which identify it: offset, length, epoch or CRC, magic, CRC."""
+"""The size of the fields that identify a batch of any format: offset, length, epoch or CRC, magic, CRC."""
 HEADER_BYTES = RECORDS_COUNT.end
 
 _FORM = struct.Struct(">qiibIhiqqqhii")
@@ -83,7 +83,7 @@ _PLACE = struct.Struct(">qii")
 _length_of = struct.Struct(">i").unpack_from
 _LENGTH_AT = BATCH_LENGTH.at
 _COVERED_FROM = ATTRIBUTES.at
-_new = tuple.__new__  # a header is read for each batch that is appended as bytes
+_new = tuple.__new__  # faster than `Header(...)`: a header is read for each batch that is appended as bytes
 
 
 class Header(NamedTuple):

@@ -51,10 +51,11 @@ class Message(NamedTuple):
 
 
 def messages(entry: memoryview, position: int = 0) -> Iterable[Message]:
-    """Return the messages of one whole entry: itself, or those inside if it is compressed. Can be iterated again.
+    """Return the messages of one whole entry: the entry, or the messages inside it if it is compressed.
 
-    `position` is for errors. Raises, also during iteration, `InvalidRecordError` for a field that extends past its
-    message or an invalid wrapper, `CorruptRecordError` for data that does not decompress or has no framing.
+    The result can be iterated again. `position` is for errors. Raises, also during iteration, `InvalidRecordError` for
+    an invalid wrapper or a field that extends past its message, and `CorruptRecordError` for data that does not
+    decompress or is not framed as messages.
     """
     outer = _parse(entry[header.LOG_OVERHEAD :])
     return unwrap(entry, position) if outer.attributes & header.CODEC_MASK else (outer,)
@@ -68,8 +69,8 @@ def unwrap(entry: memoryview, position: int = 0) -> Wrapped:
 class Wrapped:
     """The messages inside a compressed wrapper (FORMAT 5.1); can be iterated again. Not thread-safe.
 
-    `plain` are the bytes of `count` whole messages. `append_time` is their time if the wrapper says LogAppendTime, else
-    None. Raises the same errors as `messages`.
+    `plain` has the bytes of `count` whole messages. `append_time` is their timestamp if the wrapper says LogAppendTime,
+    else None. Raises the same errors as `messages`.
     """
 
     def __init__(self, wrapper: Message, offset: int, position: int) -> None:

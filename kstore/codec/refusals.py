@@ -1,6 +1,6 @@
 """Messages for refused records: one wording for each rule, for all ways to append.
 
-`ks_too_far` in `c/record.h` decides about timestamps.
+`ks_too_far` in `c/record.h` decides whether a timestamp is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def too_far(timestamp: int, now_ms: int, before_max_ms: int, after_max_ms: int) 
 
 
 def way_to_bytes(value: object) -> str:
-    """Return a hint for the end of a message: how to encode a value of a common type; "" for other types."""
+    """Return a hint how to encode a value of a common type, for the end of a message; "" for other types."""
     for kind in type(value).__mro__:
         if way := _WAYS_TO_BYTES.get(f"{kind.__module__}.{kind.__qualname__}"):
             return f": encode it first, as in {way}"

@@ -1,8 +1,8 @@
 """A leader's and a follower's checks of bytes that are appended as record batches (SEMANTICS 1A to 1D).
 
-Invariant: the order of the checks, because it decides which error a caller sees; the caller's buffer is never changed.
-Stricter than Kafka where Kafka would damage the log: `_refuse_impossible_offsets`, `_check_header`,
-`prepare_leader` (SEMANTICS 1.13).
+Invariant: the checks keep Kafka's order, which decides which error a caller sees; the caller's buffer is never changed.
+`_refuse_impossible_offsets`, `_check_header` and `prepare_leader` (SEMANTICS 1.13) also refuse batches that Kafka
+accepts and that would damage the log.
 """
 
 from __future__ import annotations
@@ -88,11 +88,12 @@ class Batch(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """The result of reading the headers of an append (SEMANTICS 1.5); `data` is a view of the whole batches to keep.
+    """The result of reading the headers of an append (SEMANTICS 1.5); `data` is a view of the batches to append.
 
-    There are `batches_count` batches; `batches` has all of a follower's, but only the first of a leader's.
-    `first_offset` is -1 if the first batch is of format v0 or v1, whose header has no base offset; `last_leader_epoch`
-    is None if the last batch has none. Immutable: a buffer that could change was copied.
+    `batches_count` is the number of batches. `batches` has only the first batch of a leader's append, and all batches
+    of a follower's (after `analyze_run` only the first and the last). `first_offset` is -1 if the first batch is of
+    format v0 or v1, whose header has no base offset; `last_leader_epoch` is None if the last batch has none. Immutable:
+    a buffer that could change was copied.
     """
 
     data: memoryview
@@ -137,9 +138,9 @@ def analyze(
     """Check the batch headers of `data`, as far as possible without the records (SEMANTICS 1.4 to 1.8). Needs no lock.
 
     `max_message_bytes` applies only to a leader's append. `leader_epoch` is the greatest epoch that a follower accepts
-    (2a), None for no limit. A partial batch at the end is dropped. If there is no whole batch, a leader raises
-    `InvalidRecordError`, a follower's analysis is empty (SEMANTICS 1.7). Raises `CorruptRecordError`,
-    `InvalidRecordError`, `RecordTooLargeError`, `UnsupportedCompressionError`, and for a follower
+    (SEMANTICS 1.5(2a)); None means no limit. Drops a partial batch at the end. If a follower's append has no whole
+    batch, the analysis is empty (SEMANTICS 1.7); for a leader's, `InvalidRecordError` is raised. Raises
+    `CorruptRecordError`, `InvalidRecordError`, `RecordTooLargeError`, `UnsupportedCompressionError`, and for a follower
     `OffsetsOutOfOrderError`, in Kafka's order.
     """
     view = _view(data)
@@ -213,7 +214,7 @@ def analyze(
 
 
 def analyze_run(data: ReadableBuffer) -> Analysis | None:
-    """Analyze a follower's plain batches of one leader epoch in bulk, else return None; lists only first and last."""
+    """Analyze a follower's append in bulk, listing its first and last batch; return None if `plain_run` does."""
     view = _view(data)
     run = _batches.plain_run(view)
     if run is None:
@@ -238,7 +239,7 @@ def analyze_run(data: ReadableBuffer) -> Analysis | None:
 
 
 def _analyze_messages(view: memoryview, max_message_bytes: int | None) -> Analysis | None:
-    """Analyze a leader's uncompressed messages of the old formats in bulk; return None for a fault or anything else."""
+    """Analyze a leader's uncompressed messages of the old formats in bulk; return None if `survey` does."""
     if len(view) <= _UP_TO_MAGIC_BYTES or view[_MAGIC_AT] > 1:
         return None
     survey = _legacy_messages.survey(view, INT_MAX if max_message_bytes is None else max_message_bytes)
@@ -252,7 +253,7 @@ def _analyze_messages(view: memoryview, max_message_bytes: int | None) -> Analys
 
 
 def _view(data: ReadableBuffer) -> memoryview:
-    """Return the bytes of any buffer; a copy if others may change it, so that the checked bytes are the stored ones."""
+    """Return the bytes of any buffer; copy them if others may change them, so that the checked bytes are stored."""
     if isinstance(data, str):
         raise TypeError("a batch is bytes: encode the str first")
     with memoryview(data) as view:
@@ -341,9 +342,9 @@ def _refuse_impossible_offsets(batch: Batch, previous_last_offset: int) -> None:
 def validate_follower(analysis: Analysis, *, next_offset: int) -> None:
     """Refuse an append that starts below the log end offset (SEMANTICS 1.23); a gap is legal (SEMANTICS 1.25).
 
-    `UnexpectedAppendOffsetError` has the last offset and the first (if unknown, the last of the first batch). Raises
-    `InvalidRecordError` for a batch without a leader epoch, which the epoch cache could not record (SEMANTICS 1.26).
-    The caller holds the log's lock, and recovers by SEMANTICS 1.24 if it may.
+    `UnexpectedAppendOffsetError` has the append's last offset and its first one (if this is unknown, the last offset of
+    the first batch). Raises `InvalidRecordError` for a batch without a leader epoch, which the epoch cache could not
+    record (SEMANTICS 1.26). The caller holds the log's lock; SEMANTICS 1.24 says when it may recover.
     """
     first = analysis.first_offset if analysis.first_offset >= 0 else analysis.last_offset_of_first_batch
     if analysis.batches and first < next_offset:
@@ -375,7 +376,7 @@ class _Rules(NamedTuple):
 class Prepared(NamedTuple):
     """A leader's checked append, as one v2 batch without its final offsets and leader epoch.
 
-    `max_timestamp` is that of its records; if `create_time` is false, the append time is set together with the offsets.
+    `max_timestamp` is the greatest of its records; unless `create_time`, the append time is set with the offsets.
     `rebuilt` says whether the records were rewritten (SEMANTICS 1.12).
     """
 
@@ -388,10 +389,11 @@ class Prepared(NamedTuple):
 def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin: Origin = "client") -> Prepared:
     """Check the records of a leader's append (SEMANTICS 1.9 to 1.18), and rewrite them if necessary.
 
-    Needs no lock: it may take long for hostile bytes. Copies the one batch, or rewrites its records if the topic has
+    Needs no lock: hostile bytes may make it slow. Copies the one batch, or rewrites its records if the topic has
     another codec, the input is of an old format, or the offset deltas in a compressed batch are not consecutive from 0.
-    Raises `InvalidRecordError` and `InvalidTimestampError` with `record_errors`, `CorruptRecordError` for data that
-    does not decompress or a legacy record's CRC, `RecordTooLargeError` for a rewritten batch over `max.message.bytes`.
+    Raises `InvalidRecordError` and `InvalidTimestampError` with `record_errors`, `CorruptRecordError` if data does not
+    decompress or a message in a wrapper has a wrong CRC, and `RecordTooLargeError` if the rewritten batch exceeds
+    `max.message.bytes`.
     """
     first = analysis.batches[0]
     source = analysis.source_compression
@@ -411,7 +413,7 @@ def prepare_leader(analysis: Analysis, *, now_ms: int, config: LogConfig, origin
     if first.magic == 2:
         _check_header(first, origin)
         max_timestamp, sequential, outside = _check_records(analysis.data, rules)
-        # A control batch is never rewritten (SEMANTICS 1.12): markers are not compressed, and it would lose its
+        # A control batch is never rewritten (SEMANTICS 1.12): markers are not compressed, and a rewrite would drop the
         # control bit.
         if first.is_control or (source == target and (source == 0 or sequential)):
             if outside is not None:
@@ -471,14 +473,14 @@ def _packer(producer: Batch, target: int, level: int | None) -> _pack.Packer:
 
 
 def _target_compression(config: LogConfig, source: int) -> tuple[int, int | None]:
-    """Return the topic's codec and level (SEMANTICS 1.10); for the producer's codec, the level is its default."""
+    """Return the topic's codec and level (SEMANTICS 1.10); for "producer", the source's codec and its default level."""
     if config.compression_type == "producer":
         return source, None
     return compression.type_id(config.compression_type), config.compression_level
 
 
 def _check_header(batch: Batch, origin: Origin) -> None:
-    """Check the fields of a v2 header (SEMANTICS 1.14); unlike Kafka, check a coordinator's counts, too."""
+    """Check the fields of a v2 header (SEMANTICS 1.14); unlike Kafka, also check the count of a coordinator's batch."""
     offsets = batch.last_offset - batch.base_offset + 1
     if offsets <= 0 or batch.records_count <= 0 or offsets != batch.records_count:
         raise InvalidRecordError(
@@ -551,7 +553,7 @@ def _stamp(prepared: Prepared, base_offset: int, leader_epoch: int, now_ms: int)
 
 
 def _pack_legacy(analysis: Analysis, rules: _Rules, packer: _pack.Packer, *, checked_first: bool) -> None:
-    """Check old messages (SEMANTICS 1.14 to 1.18), all before any is written if `checked_first`; write one batch."""
+    """Check old messages (SEMANTICS 1.14 to 1.18) and write one batch; if `checked_first`, check all before writing."""
     first = analysis.batches[0]
     message_rules = (
         first.magic,

@@ -2,8 +2,8 @@
 
 Compiled, since Python's own calls release the GIL for each read. If another thread computes, they get it back only
 after 5 ms, a thousand times the time of reading 16 KiB. Invariant: nothing here waits for the disk or holds the GIL for
-long. The caller must read without the GIL if the bytes are not in the page cache, if the file system cannot report
-that, or if they are more than KS_HELD_BYTES. Thread-safe.
+long. The caller must read without the GIL if the bytes are not in the page cache, if the file system does not say
+whether they are, or if they are more than KS_HELD_BYTES. Thread-safe.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

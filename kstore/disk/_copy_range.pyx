@@ -22,8 +22,8 @@ cdef enum:
 def copy(int source, int64_t position, int64_t length, int target, int64_t at) -> tuple[int, int, int, bool]:
     """Copy `length` bytes at `position` to `at`; return (bytes copied, CRC-32C, errno or 0, whether the target failed).
 
-    Without an error, fewer bytes are copied only if the source ends. After an error, more bytes than that may have been
-    written. Thread-safe.
+    Without an error, fewer bytes are copied only if the source ends. After an error, more bytes than the returned
+    number may have been written. Thread-safe.
     """
     cdef uint8_t *piece = <uint8_t *>malloc(PIECE_BYTES)
     cdef int64_t copied = 0

@@ -1,4 +1,4 @@
-"""`Map`: a read-only map of a file, with the file's current length by one short system call.
+"""`Map`: a read-only map of a file that finds the file's current length with one short system call.
 
 Compiled, since each search in a mapped index asks for the length before it reads the bytes, and Python's `mmap.size`
 takes longer than the search. Invariant: a map that is exported as a buffer is never unmapped.
@@ -32,9 +32,9 @@ cdef extern from *:
 
 
 cdef class Map:
-    """The first `size` bytes of a file for reading, at least 1.
+    """A map of the first `size` bytes of a file, at least 1, for reading.
 
-    It holds a duplicate of `fd`, which shares the file offset, so reads of `fd` must name the position (`pread`).
+    The map holds a duplicate of `fd`, which shares the file offset, so reads of `fd` must name the position (`pread`).
     Raises `OSError`, and `ValueError` if the file is shorter. Thread-safe except for `close`.
     """
 

@@ -1,7 +1,7 @@
-"""`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged one.
+"""`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged path.
 
 Compiled, since a follower checks thousands of partitions many times a second. Opens nothing. Invariant: a path that
-changed very recently is reported again, since its time may not show another change.
+changed very recently is reported again, since another change may leave its modification time the same.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -62,7 +62,7 @@ cdef struct _Pair:
 
 
 cdef class Stamps:  # type: Generic[_K]
-    """Pairs of paths, each with a key. For one thread at a time: another's call may raise `RuntimeError`."""
+    """Pairs of paths, each pair with a key. For one thread at a time; otherwise a call may raise `RuntimeError`."""
 
     cdef _Pair *pairs
     cdef Py_ssize_t room
@@ -119,7 +119,7 @@ cdef class Stamps:  # type: Generic[_K]
     def take_changed(self) -> list[_K]:
         """Return the keys with a changed path, and stop watching them.
 
-        A path has changed if its inode, size or modification time did, or if that time was too recent to be sure.
+        A path counts as changed if its inode, size or modification time has changed, or if the time is too recent.
         """
         cdef Py_ssize_t i, count = len(self.keys)
         cdef _Pair *pair

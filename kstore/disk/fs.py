@@ -2,7 +2,7 @@
 
 Callers write `fs.pwrite(...)`, never `from kstore.disk.fs import pwrite`, since tests replace these functions with ones
 that inject faults. Each system error is raised as a `StorageError` with its errno and path. Invariant: a name is
-durable only once its directory is synced; a function that says "not yet durable" leaves that to its caller.
+durable only once its directory is synced; after a function that says "not yet durable" the caller must sync it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_SMALL_FILE_BYTES = 256 << 20
 """The largest file that `read_file` reads by default: checkpoints and snapshots have at most a few megabytes."""
 
 MAX_DEPTH = 32
-"""The deepest directory tree that `remove_tree` removes; the files of one staging task lie one level below it."""
+"""The depth of the deepest directory tree that `remove_tree` removes; trees that kstore makes are much flatter."""
 
 _MAX_CALL_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call, macOS refuses 2 GiB
 _CHUNK_BYTES = 1 << 20
@@ -68,9 +68,9 @@ def open(
     """Open a regular file and return its descriptor, which child processes do not inherit through exec.
 
     `write` opens it for reading and writing at any position (never O_APPEND: callers use pwrite). `create` makes a
-    missing file, `new` fails if the file exists, `empty` cuts an existing file to 0 bytes; each implies `write`.
-    A symbolic link is refused unless `follow` allows it, which is for paths that the user has named. A device, a named
-    pipe or a socket is refused without waiting.
+    missing file, `new` makes a file and fails if it exists, `empty` cuts an existing file to 0 bytes; each implies
+    `write`. A symbolic link is refused unless `follow` is true, which is for paths that the user has named. A device,
+    a named pipe or a socket is refused without waiting.
     """
     flags = os.O_RDWR if write or create or new or empty else os.O_RDONLY
     flags |= (os.O_CREAT if create or new else 0) | (os.O_EXCL if new else 0) | (os.O_TRUNC if empty else 0)
@@ -106,7 +106,7 @@ def close(fd: int) -> None:
 
 
 def pread(fd: int, size: int, position: int) -> bytes:
-    """Return the `size` bytes at `position`, fewer only at the end of the file."""
+    """Return the `size` bytes at `position`, or fewer if the file ends before."""
     if (cached := _cached.read(fd, size, position)) is not None:
         return cached
     try:
@@ -124,7 +124,7 @@ def pread(fd: int, size: int, position: int) -> bytes:
 
 
 def pread_into(fd: int, buffer: WriteableBuffer, position: int) -> int:
-    """Fill `buffer` from `position` on; return the bytes read, less than its size only at the end of the file."""
+    """Fill `buffer` with the bytes from `position` on; return their number, which is less only if the file ends."""
     view = memoryview(buffer).cast("B")
     got = _cached.read_into(fd, view, position)
     try:
@@ -155,7 +155,7 @@ def pwrite(fd: int, data: ReadableBuffer, position: int) -> None:
 def copy(source: int, position: int, length: int, target: int, at: int) -> tuple[int, int]:
     """Copy `length` bytes at `position` to `at` of another file; return the bytes copied and their CRC-32C.
 
-    Copies fewer only at the end of the source. If this raises, any prefix may have been written. Releases the GIL.
+    Copies fewer bytes only if the source ends. If this raises, any prefix may have been written. Releases the GIL.
     """
     copied, crc, error, in_target = _copy_range.copy(source, position, length, target, at)
     if error:
@@ -182,7 +182,7 @@ def size(fd: int) -> int:
 def hole_behind(fd: int, position: int) -> int | None:
     """Return the end of the page at `position` if the file has only a hole after that page, otherwise None.
 
-    Returns None if zeros were written after it, and on file systems that do not report holes.
+    Returns None if any bytes, even zeros, were written after the page, and on file systems that do not report holes.
     """
     page_end = (position // _PAGE_BYTES + 1) * _PAGE_BYTES
     try:
@@ -253,7 +253,7 @@ def _full_sync(fd: int) -> None:
 
 
 def map(fd: int, size: int) -> Map:
-    """Map the first `size` bytes (at least 1) for reading; only for files that no other process may cut."""
+    """Map the first `size` bytes (at least 1) for reading; only for files that no other process may truncate."""
     while True:
         try:
             return Map(fd, size)
@@ -281,7 +281,7 @@ def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
 
 
 def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
-    """Return the file's metadata; those of a link itself unless `follow`."""
+    """Return the file's metadata; for a link, the link's own metadata unless `follow` is true."""
     try:
         return os.stat(path, follow_symlinks=follow)
     except OSError as error:
@@ -344,7 +344,7 @@ def _read_all(fd: int, most_bytes: int) -> bytes:
 
 
 def write_file(path: StrPath, data: ReadableBuffer, *, sync: bool = True, new: bool = False) -> None:
-    """Create or replace a whole file in place and sync it, but not its name; a crash may leave it short.
+    """Create or replace a whole file in place, and sync its data but not its name; a crash may leave it short.
 
     With `new` the file must not exist.
     """
@@ -360,9 +360,9 @@ def write_file(path: StrPath, data: ReadableBuffer, *, sync: bool = True, new: b
 def write_atomically(path: StrPath, data: ReadableBuffer) -> None:
     """Create or replace a whole file, durably: a crash at any point leaves the old content or the new (FORMAT 1.9).
 
-    Writes `<path>.tmp` first; two callers must exclude each other (see `checkpoint_lock`). If this fails the old file
-    is unchanged. A remaining `.tmp` is removed by the next call; as it may be a link it is never written to. If the
-    disk is full the `.tmp` is removed immediately.
+    Writes `<path>.tmp` first; two callers must exclude each other (see `checkpoint_lock`). If this fails, the old file
+    is unchanged. If the disk is full, the `.tmp` is removed immediately. A `.tmp` that is left by another failure is
+    removed by the next call, and never written to, since it may be a link.
     """
     path = os.fspath(path)
     temporary = path + ".tmp"
@@ -436,7 +436,7 @@ def make_directory(path: StrPath) -> bool:
 
 
 def make_directories(path: StrPath) -> None:
-    """Make a directory and its missing parents, each durable before the next; raise `StorageError` for a file there."""
+    """Make a directory and its missing parents, each durable before the next; raise `StorageError` if one is a file."""
     missing = []
     at = os.path.abspath(path)
     while not os.path.isdir(at):
@@ -463,12 +463,12 @@ def refuse_links(path: StrPath, *, below: StrPath) -> None:
 
 
 def remove_tree(path: StrPath, *, below: StrPath | None = None) -> None:
-    """Remove a directory with its contents; links are removed, not followed; a missing entry is no error.
+    """Remove a directory with its contents; remove links and do not follow them; a missing entry is no error.
 
     Each directory is opened once, without following a link, and its entries are removed through that descriptor.
     Therefore a link that replaces a directory during the removal does no harm. With `below`, neither `below` nor any
-    part of the path after it may be a link. Raises `StorageError` (ELOOP) if directories are nested more than
-    `MAX_DEPTH` deep, and keeps those.
+    part of the path after it may be a link. If directories are nested more than `MAX_DEPTH` deep, raises `StorageError`
+    (ELOOP) and keeps the deeper ones.
     """
     path = os.path.abspath(path)
     base = os.path.dirname(path) if below is None else os.path.abspath(below)
@@ -491,7 +491,7 @@ def remove_tree(path: StrPath, *, below: StrPath | None = None) -> None:
 
 
 def _open_directory(path: str, dir_fd: int | None, *, follow: bool = False) -> int:
-    """Open a directory: with `dir_fd`, the one with the path's last name in that open directory. Refuses a link."""
+    """Open a directory, not a link; with `dir_fd`, open the path's last component in that open directory."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     while True:
         try:

@@ -53,7 +53,7 @@ _ERRORS = {
 def storage_error(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> StorageError:
     """Return the `StorageError` for a system error, with its errno and the path (or the descriptor's path).
 
-    With `of_sync` it is never a `FullDiskError`, since bytes written before may be lost.
+    With `of_sync` the result is never a `FullDiskError`, since bytes written before may be lost.
     """
     kind = _ERRORS.get(error.errno or 0, StorageError)
     if of_sync and kind is FullDiskError:
@@ -74,7 +74,7 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 def make_room_or_raise(error: OSError, path: StrPath | int | None = None, *, of_sync: bool = False) -> None:
     """Return if the failed call should be retried; raise the `StorageError` otherwise.
 
-    A retry makes sense if no descriptor was left, and this call could close files that are not in use.
+    The call should be retried if no descriptor was left, and this function could close files that are not in use.
     """
     if error.errno not in NO_DESCRIPTOR or not openfiles.make_room():
         raise storage_error(error, path, of_sync=of_sync) from error
@@ -104,7 +104,7 @@ _KINDS = (
 def open_regular(path: StrPath, flags: int, *, follow: bool = False) -> int:
     """Open a regular file, and refuse anything else; never wait for a named pipe or a device.
 
-    A link is refused unless `follow` allows it. A new file has mode 0666 less the process's umask.
+    A link is refused unless `follow` is true. A new file has mode 0666 less the process's umask.
     """
     flags |= REGULAR | (0 if follow else os.O_NOFOLLOW)
     while True:
@@ -122,7 +122,7 @@ def open_regular(path: StrPath, flags: int, *, follow: bool = False) -> int:
 
 
 REGULAR = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""The flags to open a regular file with; the call does not wait if something else is at the path."""
+"""The flags for opening a regular file; with them `open` does not wait if something else is at the path."""
 
 
 def explain_or_make_room(error: OSError, path: StrPath, *, follow: bool = False) -> None:
@@ -205,8 +205,8 @@ class Handles:
     In a forked child they are closed immediately and `closed` is true. Before that `on_fork` is called, so that
     compiled code forgets the numbers before another file can get them. `on_fork` must not be a method of an object that
     holds this one: that would be a reference cycle. Other threads read within `use`. If `drop` or `close` is called
-    then, the descriptors are closed when the last use ends, so that a number never means another file during a read.
-    Thread-safe.
+    during a use, the descriptors are closed when the last use ends, so that a number never means another file during a
+    read. Thread-safe.
     """
 
     def __init__(self, on_fork: Callable[[], None] | None = None) -> None:
@@ -230,7 +230,7 @@ class Handles:
         raise StorageError(errno.EBADF, "the handles are closed")
 
     def drop(self, fd: int) -> None:
-        """Close one descriptor, now or when the last `use` has ended; ignore one that is not owned."""
+        """Close one descriptor, now or when the last `use` has ended; ignore a descriptor that is not owned."""
         with self._lock:
             if fd not in self._owned:
                 return
@@ -240,7 +240,7 @@ class Handles:
         _close_each(over)
 
     def use(self) -> _Use:
-        """Keep every owned descriptor open until the `with` block ends, even if another thread drops or closes it."""
+        """Keep every descriptor open until the `with` block ends, even if another thread calls `drop` or `close`."""
         return _Use(self)
 
     def close(self) -> None:
@@ -295,7 +295,7 @@ class _Use:
 
 
 def _close_each(fds: Iterable[int]) -> None:
-    """Close all of them, then raise the first error (of an earlier, delayed write)."""
+    """Close all descriptors, then raise the first error, which is that of an earlier, delayed write."""
     first: OSError | None = None
     for fd in fds:
         try:

@@ -37,8 +37,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 def lock_root(root: StrPath, *, shared: bool) -> Lock:
     """Lock a log directory against brokers and stores: `shared` for a log without a store, exclusively for a `Store`.
 
-    Takes a record lock on byte 0 of `.lock`, and creates a missing `.lock`. It conflicts in both directions with a
-    broker's lock on the whole file. Raises `LogLockedError` immediately if this process or another holds the lock.
+    Takes a record lock on byte 0 of `.lock`, and creates a missing `.lock`. The lock and a broker's lock on the whole
+    file exclude each other. Raises `LogLockedError` immediately if this process or another holds the lock.
     """
     return _lock_byte(os.path.join(root, LOCK_FILE), 0, shared=shared, wait=False)
 
@@ -83,8 +83,8 @@ def is_locked(root: StrPath) -> bool:
 def _lock_what_is_there(path: str, flags: int, byte: int, lock: Callable[[int], None], *, wait: bool) -> Lock:
     """Open and lock the path, and repeat both until the locked file is the one at the path.
 
-    A broker that stops deletes its `.lock`, and a lock on the deleted file would exclude no other process. The
-    descriptor has an owner before it is locked, so that an interrupt releases the lock.
+    A broker that stops deletes its `.lock`, and a lock on the deleted file would exclude no other process. A `Lock`
+    owns the descriptor before it is locked, so that the lock is released if an interrupt comes.
     """
     patience = _Patience(wait)
     while True:
@@ -105,7 +105,7 @@ def _lock_what_is_there(path: str, flags: int, byte: int, lock: Callable[[int], 
 
 
 def _is_locked(fd: int, lock: Callable[[int], None], patience: _Patience) -> bool:
-    """Take the lock; return False if another holds it and there is time to retry."""
+    """Take the lock; return False if another process holds it and there is time to retry."""
     try:
         lock(fd)
     except OSError as error:
@@ -186,7 +186,8 @@ class _ProcessLocks:
     """
 
     def __init__(self) -> None:
-        # Code enters the lock, not the condition: an interrupt in the condition's code would leave the lock taken.
+        # Always write `with self._lock`, not `with self._changed`: an interrupt in the condition's code would leave the
+        # lock taken.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._fds: dict[str, int] = {}
@@ -227,7 +228,7 @@ class _ProcessLocks:
                         _refuse(path, error, pid, patience)
             elif patience.is_over:
                 _refuse(path, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), os.getpid(), patience)
-            self._changed.wait(0.02)  # an unlock by another process does not notify
+            self._changed.wait(0.02)  # another process that unlocks the byte does not notify this one
 
     def _open(self, path: str) -> int:
         self._fds[path] = open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -239,7 +240,8 @@ class _ProcessLocks:
                 is_its = holder in holders
                 if is_its:
                     holders.remove(holder)
-                if not holders and (is_its or self._fds.get(path) == fd):  # or an interrupt came right after `lockf`
+                # Without `is_its`, an interrupt came after `lockf` and before the holder was added.
+                if not holders and (is_its or self._fds.get(path) == fd):
                     with contextlib.suppress(OSError):
                         fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte, os.SEEK_SET)
                     self._close_unused(path, fd)
@@ -272,10 +274,10 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def _find_holder(fd: int, byte: int) -> int | None:
-    """Return the process that has locked the byte, or the file if `byte` is -1; None if that cannot be determined.
+    """Return the id of the process that has locked the byte (-1: the whole file), or None if it cannot be determined.
 
-    The system names the owner of a process's lock, such as a broker's, but not of an open file description lock. For
-    the latter, /proc is searched for a process with such a lock; it does not show other users' processes.
+    For a POSIX lock, such as a broker's, the system reports the owner's id; for an open file description lock it does
+    not. Then /proc is searched for a process with such a lock; /proc does not show other users' processes.
     """
     if byte >= 0 and _HAS_OFD_LOCKS:
         with contextlib.suppress(OSError):
@@ -301,7 +303,7 @@ def _find_holder(fd: int, byte: int) -> int | None:
 
 
 def _is_lock_on(line: str, inode: int, byte: int) -> bool:
-    """Return whether a line of fdinfo is a lock on a file's byte: `lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 0 0`."""
+    """Return whether a line of fdinfo, as `lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 0 0`, is a lock on the byte."""
     words = line.split()
     if words[:1] != ["lock:"] or not words[-3].endswith(f":{inode}"):
         return False

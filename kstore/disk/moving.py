@@ -21,7 +21,7 @@ _names = ForkLock()
 
 @contextmanager
 def renaming() -> Iterator[None]:
-    """Enter a block that renames files and updates the paths in their objects; it must not sync."""
+    """Enter a block that renames files and updates the paths in their objects; the block must not sync."""
     with _names.mutex:
         yield
 

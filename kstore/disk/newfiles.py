@@ -28,7 +28,7 @@ class FilePart(Protocol):
 
 @contextlib.contextmanager
 def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[None]:
-    """Write a new file part by part, and sync it but not its name; the file is locked until the block ends.
+    """Write a new file part by part, and sync its data but not its name; the file is locked until the block ends.
 
     The block may rename the file. If writing or the block fails, the file is deleted.
     """
@@ -51,7 +51,7 @@ def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[N
 
 
 def _new_locked(path: str) -> int:
-    """Create and lock a file; repeat if another process removed it as a leftover before it was locked."""
+    """Create and lock a file; repeat if another process removed the file as a leftover before it was locked."""
     while True:
         fd = fs.open(path, new=True)
         with contextlib.suppress(OSError):  # the file system has no locks

@@ -1,8 +1,8 @@
 """The budget of files that the logs of this process keep open while no call uses them.
 
-Files stay open and indexes mapped after a read, since opening one again takes a hundred times as long as a lookup. A
-`Holder` has such files: a sealed segment, an index file, a log open for writing. The budget counts descriptors; a map
-counts as one, and so does each 64 KiB of a copied index. Above the budget, holders that were not used since the last
+After a read, files stay open and indexes stay mapped, since opening one again takes a hundred times as long as a
+lookup. A `Holder` has such files: a sealed segment, an index file, a log open for writing. The budget counts
+descriptors; a map counts as one, and so does each 64 KiB of a copied index. Above the budget, holders that were not used since the last
 check close their files first. If the process has no descriptor left, the budget is lower for a minute (`make_room`).
 
 Invariant: using a file only sets a flag. There is no list in order of use, and no lock.
@@ -26,7 +26,7 @@ MOST_BY_DEFAULT = 8192
 LEAST = 8
 """The least budget; with less, a single lookup could close a file that it has just opened."""
 TIGHT_SECONDS = 60.0
-"""How long the budget is lower after the process had no descriptor left; other code may close some in this time."""
+"""How long the budget is lower after the process had no descriptor left; other code may close files in this time."""
 LOOK_EVERY = 64
 """The number of opened descriptors after which the process's limit is read again."""
 _OTHERS_SECONDS, _PAUSE = 5.0, 0.001
@@ -39,10 +39,10 @@ class Holder(Protocol):
     """Whether the holder is in this module's ring, False at first; only this module sets it."""
 
     def holds(self) -> int:
-        """Return the number of descriptors that it holds now."""
+        """Return the number of descriptors that the holder holds now."""
 
     def was_used(self) -> bool:
-        """Return whether it was used since the last call."""
+        """Return whether the holder was used since the last call."""
 
     def let_go(self) -> None:
         """Close the files that are not in use; must not wait for a thread that may wait for the caller."""
@@ -52,19 +52,20 @@ _limit: int | None = None
 _ring: deque[weakref.ref[Holder]] = deque()
 _room = 0  # descriptors that may still be opened within the budget, by the last count
 _unsure = 0  # descriptors opened since the last count; how many were closed since then is not known
-_trusted = 0  # the count is repeated after more than this many were opened
+_trusted = 0  # a new count is made once more than this many descriptors were opened since the last count
 _counted_for = 0  # the budget at the last count
-_next_look = 0  # the budget is read again after this many were opened, since the process's limit may have changed
+_next_look = 0  # the budget is computed again once `_unsure` is this high: the process's limit may have changed
 _least_limit: int | None = None  # a lower budget for a minute after the process had no descriptor left
 _least_limit_until = 0.0  # the end of the lower budget, by the monotonic clock
-# The sweep in progress; `setdefault` and `del` are atomic, while an interrupt could leave a lock taken forever.
+# The sweep (closing of unused files) in progress. Not a lock, since an interrupt could leave a lock taken forever;
+# `setdefault` and `del` are atomic.
 _sweeping: dict[str, object] = {}
 
 
 def limit() -> int:
-    """Return the budget: the one that was set, or half of the process's limit, at most `MOST_BY_DEFAULT`.
+    """Return the budget: the value that was set, or half of the process's limit, at most `MOST_BY_DEFAULT`.
 
-    It is lower for a while after the process had no descriptor left.
+    The budget is lower for a minute after the process had no descriptor left.
     """
     global _least_limit
     may_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -76,7 +77,7 @@ def limit() -> int:
 
 
 def set_limit(most: int | None) -> None:
-    """Set the budget of the whole process, None for the default; close files above it now."""
+    """Set the budget of the whole process (None: the default); if more files are open, close some now."""
     global _limit, _least_limit
     if most is not None and most < LEAST:
         raise ValueError(f"a limit of {most} open files; the least is {LEAST}")
@@ -174,9 +175,9 @@ def _keep_or_drop(holder: Holder, holds: int) -> None:
 
 
 def _reduce(spare: int, newcomer: Holder | None) -> None:
-    """Go round the ring, at most twice, until `spare` descriptors are free; skip a used holder the first time.
+    """Close files of the ring's holders until `spare` descriptors are free; go round the ring at most twice.
 
-    `spare` is small, since some holders sync before they close a file.
+    Skip holders that were used since the last check. `spare` is small, since some holders sync before they close files.
     """
     global _room
     for _ in range(2 * len(_ring)):
@@ -198,7 +199,7 @@ def _reduce(spare: int, newcomer: Holder | None) -> None:
 
 
 def _forget() -> None:
-    """Start empty in a forked child: its logs are closed, and another thread's sweep would never end there."""
+    """Start empty in a forked child: its logs are closed, and a sweep by a thread of the parent never ends there."""
     _ring.clear()
     _sweeping.clear()
 

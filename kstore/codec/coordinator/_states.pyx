@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
-"""The value of a record of `__transaction_state` (FORMAT 12.3), version 1; a transaction writes at least five."""
+"""Encodes transaction states (FORMAT 12.3, version 1); compiled, since each transaction writes at least five."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t

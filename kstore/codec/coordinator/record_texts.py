@@ -1,7 +1,7 @@
 """The records in the topics of Kafka's coordinators as text: consumer groups, transactions, share groups.
 
-Has every record type of Kafka 4.3.0, and the control records of a log. A record's key starts with its type, its value
-with a version (FORMAT 12). Messages about unreadable records are those of Kafka's dump tool.
+Has every record type of Kafka 4.3.0, and the control records of a log. A record's key starts with its type, and its
+value starts with a version (FORMAT 12). Messages about unreadable records are those of Kafka's dump tool.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def control_text(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def control_json(key: bytes | None, value: bytes | None) -> bytes:
-    """Return a control record as a JSON object with its `type`, and an epoch or `data`; raises as `control_text`."""
+    """Return a control record as a JSON object with its `type`, and an epoch or `data`; errors as in `control_text`."""
     kind, data = _control_record(key, value)
     if data is None:
         return json_text({"type": kind}).encode()
@@ -325,7 +325,7 @@ def control_json(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def _control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Any] | None]:
-    """Return the name of a control record's type, and its contents, None if the type is unknown."""
+    """Return the name of a control record's type, and the record's contents (None if the type is unknown)."""
     if key is None or len(key) < 4:
         raise CorruptRecordError(f"control record whose key has {len(key or b'')} bytes: 4 are the least")
     version, number = int.from_bytes(key[:2], "big", signed=True), int.from_bytes(key[2:4], "big", signed=True)

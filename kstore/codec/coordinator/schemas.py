@@ -1,4 +1,4 @@
-"""Kafka's messages with a schema, read into JSON text as Kafka's converters print them.
+"""Reads Kafka's messages by their schemas, and prints them as JSON text as Kafka's converters do.
 
 A message is a tuple of `Field`s in wire order; the version at its head decides which fields are present. Invariant:
 any bytes yield text or a `SchemaError`, in time and memory bounded by their length.
@@ -28,7 +28,7 @@ _NO_UUID = base64.urlsafe_b64encode(bytes(16))[:22].decode()
 
 
 class SchemaError(ValueError):
-    """Raised for bytes that are not a valid message, with Kafka's reason; `coordinator` catches it."""
+    """Raised for bytes that are not a valid message, with Kafka's reason; kstore catches it."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Many:
 class Field(NamedTuple):
     """A field: its name in JSON, its kind, and the versions that have it.
 
-    With a `tag` it is optional in flexible versions, and printed only if it differs from `default`, or from the empty
-    value of its kind if there is no `default`.
+    A field with a `tag` is optional in flexible versions. It is printed only if it differs from `default`, or from the
+    empty value of its kind if there is no `default`.
     """
 
     name: str
