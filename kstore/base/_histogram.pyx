@@ -45,7 +45,7 @@ cdef class Histogram:
         cdef int64_t below = 0, observed = self.observed
         cdef double total = self.total
         cdef int at
-        for at in range(self.size):  # an atomic copy: other threads may run while the objects below are made
+        for at in range(self.size):  # an atomic copy: other threads may run while the result is created
             below += self.counts[at]
             counts[at] = below
         return {

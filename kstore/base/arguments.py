@@ -1,4 +1,4 @@
-"""Checks of callers' arguments. The error for a wrong one names the argument, its value and the allowed values."""
+"""Checks callers' arguments. An error names the argument, its value and the allowed values."""
 
 from __future__ import annotations
 

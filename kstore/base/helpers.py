@@ -1,7 +1,7 @@
 """Runs many tasks in the calling thread, with the help of other threads if the tasks take long.
 
 Threads share the GIL, so helpers are useful only for tasks that wait for a disk or run C code without the GIL.
-Invariant: each task runs once, in one thread or another, and none starts after the caller has left.
+Invariant: each task runs at most once, in one of the threads, and none starts after the iteration has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def with_helpers(
     The calling thread takes one item after the other, and all of them if no thread can be started. The helpers are
     threads of this `name`. A helper takes an item only if no call has started for `patience_s` seconds, since helpers
     slow down short calls that run only Python. After an error, or if the iteration ends early, no further call starts.
-    `on_leaving` is then called, perhaps more than once; the running calls end; and the first error is raised.
+    Then `on_leaving` is called, perhaps more than once, the running calls end, and the first error is raised.
     """
     works = _Works(work, [_Group(items, at_once) for items in groups], patience_s, on_leaving)
     return works.run(at_once, name)

@@ -1,4 +1,4 @@
-"""Imports optional libraries on use. The error for a missing one names the extra that installs it."""
+"""Imports optional libraries on use. If a library is missing, the error names the extra that installs it."""
 
 from __future__ import annotations
 

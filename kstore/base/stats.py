@@ -140,7 +140,7 @@ class BackupLag(TypedDict):
     lag_records: int
     """The number of offsets that are not backed up."""
     unflushed_records: int
-    """The number of these offsets that another process has not flushed, if its files cannot be synced."""
+    """The part of `lag_records` that another process has not flushed, if its files cannot be synced."""
 
 
 class BackupStats(TypedDict):

@@ -30,8 +30,8 @@ _warned: list[str] = []
 def start(thread: threading.Thread) -> bool:
     """Start a thread; return False if the system refuses.
 
-    An interrupt in `Thread.start` could leave a lock taken that the new thread needs to report that it runs. Only the
-    main thread gets interrupts, so it lets another thread call `Thread.start`.
+    An interrupt in `Thread.start` could leave a lock taken, and the new thread needs this lock to report that it runs.
+    Only the main thread gets interrupts, so it lets another thread call `Thread.start`.
     """
     if threading.current_thread() is not threading.main_thread():
         error = _start(thread)
@@ -68,7 +68,7 @@ def _start(thread: threading.Thread) -> BaseException | None:
 
 
 def warn(error: RuntimeError) -> None:
-    """Log once that no thread could be started; not at interpreter exit, when none can be."""
+    """Log once that no thread could be started, but not at interpreter exit, when no thread can be started."""
     if not _warned and threading.main_thread().is_alive():
         _warned.append(str(error))
         logger.warning("%s: background work is done by the threads that call", error)
@@ -111,7 +111,7 @@ class Bell:
 
 
 class ForkLock:
-    """A lock of the whole process, `with lock.mutex:`; new in a forked child, in which the holder does not exist."""
+    """A lock of the process, used as `with lock.mutex:`. A forked child, which lacks the holder, gets a new one."""
 
     def __init__(self) -> None:
         self._renew()
@@ -136,7 +136,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
-        """Queue a call for the threads, or do it now if none can be started; the caller may also run the task."""
+        """Queue a call for the threads, or do it now if no thread can be started; the caller may also run the task."""
         task = Task(work)
         self.queue(task)
         return task

@@ -14,7 +14,7 @@ from kstore.errors import InvalidTimestampError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
-_UNSURE_NS = 50_000_000  # a file that changed less than this ago may change again with the same time
+_UNSURE_NS = 50_000_000  # a file that changed more recently may change again and keep its modification time
 
 
 def is_settled(changed_ns: int) -> bool:

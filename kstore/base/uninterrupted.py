@@ -41,7 +41,7 @@ def run(work: Callable[[Callable[[], None]], T]) -> T:
     """Run `work` to its end even if an interrupt comes; return its result, or raise its error.
 
     The interrupt is raised once the work has ended. The argument of `work` is a function that raises `GivenUp` if an
-    interrupt has come; `work` calls it before it has changed anything.
+    interrupt has come; `work` calls the function before it changes anything.
     """
     interrupts: list[BaseException] = []
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def weak_method(method: Callable[..., T]) -> Callable[..., T]:
-    """Return a callback that calls a bound method, but only while its object is alive, and does not keep it alive."""
+    """Return a callback that calls a bound method while its object is alive, and does not keep the object alive."""
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: object) -> T:

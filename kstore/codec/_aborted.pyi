@@ -1,4 +1,4 @@
-"""The batches of aborted transactions, which a reader of committed records leaves out."""
+"""Finds the batches of aborted transactions, which a reader of committed records leaves out."""
 
 from collections.abc import Iterable
 from typing import final
@@ -9,8 +9,8 @@ from _typeshed import ReadableBuffer
 class AbortedFilter:
     """Aborted transactions, each given as (producer id, first offset, last offset).
 
-    A batch belongs to one if it is a transactional batch of its producer that lies between the transaction's first
-    batch and its marker. Immutable; thread-safe.
+    A transactional batch is aborted if an aborted transaction has its producer id and the batch lies between the
+    transaction's first batch and its marker. Immutable; thread-safe.
     """
     def __init__(self, transactions: Iterable[tuple[int, int, int]]) -> None: ...
     def __len__(self) -> int: ...

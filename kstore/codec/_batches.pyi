@@ -1,4 +1,4 @@
-"""Whole batches in memory: where they end, whether their offsets are in order, and a leader's check of their records."""
+"""Checks whole batches in memory: their ends, the order of their offsets, and their records as a leader does."""
 
 from typing import final
 
@@ -35,28 +35,29 @@ def check_batch(
 ) -> BatchCheck:
     """Check every record of the v2 batch at `position` of `data` as a leader does (SEMANTICS 1.15 to 1.17).
 
-    `create_time` is the topic's timestamp type. The batch's size and CRC have been checked. Raises `InvalidRecordError`
-    for a broken structure, `CorruptRecordError` for data that does not decompress.
+    `create_time` says whether the topic's timestamp type is CreateTime. The batch's size and CRC have been checked.
+    Raises `InvalidRecordError` for a broken structure, `CorruptRecordError` for data that does not decompress.
     """
 
 def whole_batches(buffer: ReadableBuffer) -> tuple[int, int]:
-    """Return (bytes of the whole batches at the start of `buffer`, size of the batch that is cut off or 0).
+    """Return (bytes of the whole batches at the start of `buffer`, size of the cut-off batch after them or 0).
 
     Returns (n, -1) if the bytes at n are not a batch: they declare a size below the smallest possible (FORMAT 2.7).
     """
 
 def chained(buffer: ReadableBuffer, least: int, most: int, following: int = ...) -> tuple[int, int, int]:
-    """Check that the offsets of whole batches are in order; return (end of the sound batches, last of them, least).
+    """Check that the offsets of whole batches are in order; return (bytes that pass, last position, next offset).
 
-    The first base offset must be at least `least`, all offsets below `most`. A batch after a gap must end before the
-    next one starts, and the last one before `following`. This finds every wrong base offset, which no CRC covers.
-    The result is the number of bytes that pass, the position of the last batch in them (0 if there is none), and the
-    least base offset of the next batch. Bytes that do not frame a batch pass: readers report them.
+    The first base offset must be at least `least`, and all offsets must be below `most`. The last offset of a batch
+    after a gap must be below the base offset of the next batch, or below `following` if there is no next batch. This
+    finds every wrong base offset; no CRC covers base offsets. The last position is that of the last batch that passes
+    (0 if there is none), and the next offset is the least base offset that the next batch may have. Bytes that are not
+    framed as a batch pass: readers report them.
     """
 
 def plain_run(buffer: ReadableBuffer) -> tuple[int, int, int, int, int] | None:
-    """Check a follower's append in bulk: (count, last position, last offset, greatest timestamp, codec), or None.
+    """Check a follower's append in bulk; return (count, last position, last offset, greatest timestamp, codec) or None.
 
     Returns None unless all batches are whole and sound, of format 2, of one leader epoch and without a producer id, and
-    their offsets rise; the caller must then check them one by one. Releases the GIL.
+    their offsets rise. After None the caller must check the batches one by one. Releases the GIL.
     """

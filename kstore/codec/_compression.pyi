@@ -1,4 +1,4 @@
-"""Decompression and compression in C, without the GIL, partly with functions of shared libraries found here."""
+"""Decompresses and compresses in C without the GIL; finds the functions for zstd and lz4 in shared libraries."""
 
 from typing import Final
 
@@ -9,4 +9,4 @@ ZSTD_OF_COLUMNS: Final[str]
 """The decompressor of zstd in words: the path of the library, or the package."""
 
 def unpack(codec: int, data: bytes, limit: int) -> bytes | None:
-    """Decompress a payload in C; return None if it is left to the libraries."""
+    """Decompress a payload in C; return None if `compression` must handle it."""

@@ -26,10 +26,11 @@ class Packer:
 
     A batch closes when its header and records, before compression, would exceed `batch_bytes`; a larger record gets its
     own batch. A batch that exceeds `max_batch_bytes` as written, or would decompress to more than readers accept
-    (`compression.MAX_DECOMPRESSED_BYTES`), is split; `RecordTooLargeError` is raised if it holds one record. With
+    (`compression.MAX_DECOMPRESSED_BYTES`), is split; if it has one record, `RecordTooLargeError` is raised. With
     `single=True` all records go into one batch, or `RecordTooLargeError` is raised. With `draft=True` batches get no
-    checksum. Sequence numbers continue from batch to batch. A refused record drops the open batch; `buffer` keeps the
-    finished ones. Not thread-safe: a call during another one, also by code that runs in it, raises `RuntimeError`.
+    checksum. Sequence numbers continue from batch to batch. If a record is refused, the open batch is dropped and
+    `buffer` keeps the finished ones. Not thread-safe: a call during another call, even by the user's code that this
+    other call runs, raises `RuntimeError`.
     """
     @property
     def batches(self) -> int:
@@ -41,7 +42,7 @@ class Packer:
     def max_timestamp(self) -> int:
         """The greatest timestamp of the finished batches in `buffer`, -1 if none."""
     now_ms: int
-    """The timestamp of records without one, and the base of timestamp limits."""
+    """The timestamp of records that have none; timestamp limits are relative to it."""
     def __init__(
         self,
         batch_bytes: int,
@@ -71,7 +72,7 @@ class Packer:
         """
     @property
     def buffer(self) -> memoryview:
-        """The finished batches, to patch offsets in; while the view exists, `pack` and `clear` raise `BufferError`."""
+        """A writable view of the finished batches; while it exists, `pack` and `clear` raise `BufferError`."""
     def __len__(self) -> int: ...
     def clear(self) -> None:
         """Drop the finished batches; an open batch remains open."""
@@ -100,14 +101,14 @@ def encode_batch(
         base_offset: The offset of the first record; the others follow without gaps.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
         level: The compression level, as in Kafka's settings; by default Kafka's default for the type.
-        timestamp_type: "CreateTime", or "LogAppendTime", with which `now_ms` is the time of the whole batch.
+        timestamp_type: "CreateTime" or "LogAppendTime"; with the latter, `now_ms` is the timestamp of all records.
         partition_leader_epoch: The leader epoch of the batch; -1 means unknown.
         producer_id: The id of an idempotent producer, which needs an epoch and a base sequence; -1 means none.
         producer_epoch: The epoch of that producer.
         base_sequence: The sequence number of the first record.
         transactional: Whether the batch belongs to a transaction, which needs a producer id.
         control: Whether the records are control records.
-        now_ms: The timestamp of records without one, in milliseconds since the epoch; now if omitted.
+        now_ms: The timestamp of records that have none, in milliseconds since the epoch; now if omitted.
 
     Returns:
         The bytes of the batch; no bytes if there are no records, as in Kafka.

@@ -10,8 +10,8 @@ class Lock:
     """A lock on a file or directory; released by `release`, by its `with` block, on collection or at process exit.
 
     The constructor opens the descriptor and locks nothing: the caller locks the byte `byte` of `fd`, or all of it with
-    flock if `byte` is -1. With `give_back` there is no descriptor: releasing calls it, perhaps twice. A forked child
-    does not hold the lock: its copy of the descriptor is closed without unlocking the parent's. Thread-safe.
+    flock if `byte` is -1. With `give_back` there is no descriptor: `release` calls `give_back`, perhaps twice. A forked
+    child does not hold the lock: its copy of the descriptor is closed without unlocking the parent's. Thread-safe.
     """
     @property
     def path(self) -> str: ...

@@ -1,4 +1,4 @@
-"""`Map`: a read-only map of a file, with the file's current length by one short system call."""
+"""`Map`: a read-only map of a file that finds the file's current length with one short system call."""
 
 from types import TracebackType
 
@@ -6,9 +6,9 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Map:
-    """The first `size` bytes of a file for reading, at least 1.
+    """A map of the first `size` bytes of a file, at least 1, for reading.
 
-    It holds a duplicate of `fd`, which shares the file offset, so reads of `fd` must name the position (`pread`).
+    The map holds a duplicate of `fd`, which shares the file offset, so reads of `fd` must name the position (`pread`).
     Raises `OSError`, and `ValueError` if the file is shorter. Thread-safe except for `close`.
     """
     def __init__(self, fd: int, size: int) -> None: ...

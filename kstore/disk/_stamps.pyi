@@ -1,4 +1,4 @@
-"""`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged one."""
+"""`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged path."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 @disjoint_base
 class Stamps(Generic[_K]):
-    """Pairs of paths, each with a key. For one thread at a time: another's call may raise `RuntimeError`."""
+    """Pairs of paths, each pair with a key. For one thread at a time; otherwise a call may raise `RuntimeError`."""
     def __len__(self) -> int: ...
     def add(self, key: _K, first: str, second: str) -> None:
         """Watch two paths from now on, in place of the key's earlier paths."""
@@ -18,5 +18,5 @@ class Stamps(Generic[_K]):
     def take_changed(self) -> list[_K]:
         """Return the keys with a changed path, and stop watching them.
 
-        A path has changed if its inode, size or modification time did, or if that time was too recent to be sure.
+        A path counts as changed if its inode, size or modification time has changed, or if the time is too recent.
         """

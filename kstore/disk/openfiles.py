@@ -2,8 +2,9 @@
 
 After a read, files stay open and indexes stay mapped, since opening one again takes a hundred times as long as a
 lookup. A `Holder` has such files: a sealed segment, an index file, a log open for writing. The budget counts
-descriptors; a map counts as one, and so does each 64 KiB of a copied index. Above the budget, holders that were not used since the last
-check close their files first. If the process has no descriptor left, the budget is lower for a minute (`make_room`).
+descriptors; a map counts as one, and so does each 64 KiB of a copied index. Above the budget, holders that were not
+used since the last check close their files first. If the process has no descriptor left, the budget is lower for a
+minute (`make_room`).
 
 Invariant: using a file only sets a flag. There is no list in order of use, and no lock.
 """

@@ -1,4 +1,4 @@
-"""The value of a record of `__transaction_state` (FORMAT 12.3), version 1; a transaction writes at least five."""
+"""Encodes transaction states (FORMAT 12.3, version 1); compiled, since each transaction writes at least five."""
 
 from kstore.codec.coordinator.transaction_records import TransactionState
 
