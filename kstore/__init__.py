@@ -1,7 +1,7 @@
 """kstore: Kafka's commit log inside a Python process.
 
 `Log` is one partition of a topic; `Store` is one or more directories of partitions. `LogConfig` has the settings of a
-log, `errors` the exceptions. The values that calls return are small and immutable; their classes are here, too.
+log, `errors` the exceptions. This package also has the classes of the small immutable values that calls return.
 `kstore.spark` and `kstore.testing` are imported separately.
 """
 
@@ -178,7 +178,7 @@ _OWNERS = {
 if not _typing.TYPE_CHECKING:  # a type checker would otherwise accept every name
 
     def __getattr__(name: str) -> object:
-        """Return a public name after importing its module, or `__version__`, which takes tens of milliseconds."""
+        """Import the module of a public name and return the object, or look up `__version__` (tens of milliseconds)."""
         import importlib
 
         if name == "__version__":

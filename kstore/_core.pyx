@@ -148,7 +148,7 @@ cdef str shown(object data):
 
 
 cdef str shown_headers(tuple headers):
-    """Return a record's headers as text; if there are more than 4, the first 4, followed by their number."""
+    """Return a record's headers as text; if there are more than 4, the first 4, followed by the total number."""
     if headers is None:                  # the record was made by `__new__` alone
         return "None"
     cdef str pairs = ", ".join([f"({shown(name)}, {shown(data)})" for name, data in headers[:4]])
@@ -298,7 +298,7 @@ cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key
 
 
 cdef struct Refilled:
-    PyObject *record               # the last but one record that the iterator returned; NULL for none
+    PyObject *record               # the second last record that the iterator returned, or NULL
     Py_ssize_t key_room
     Py_ssize_t value_room
 
@@ -773,8 +773,8 @@ cdef class _Walk:
     cdef int _ask_guard(self, error=None) except -1:
         """Call `recheck(position, error)` of the source of chunks; user code runs in here.
 
-        It gets the iterator's `ReaderPosition`, and the `CorruptRecordError` that is about to be raised. It returns
-        None to continue, returns other chunks to continue with these, or raises to end the iteration.
+        `recheck` gets the iterator's `ReaderPosition`, and the `CorruptRecordError` that is about to be raised. It
+        returns None to continue, returns other chunks to continue with those, or raises to end the iteration.
         """
         cdef int64_t seen = self._seen
         self._seen = self._guard.version

@@ -59,7 +59,7 @@ class KStoreError(Exception):
 
 
 def _rebuild(kind: type[KStoreError], args: tuple[object, ...], state: dict[str, object]) -> KStoreError:
-    """Make an unpickled error without calling its constructor, whose arguments differ from `args`."""
+    """Make an unpickled error without calling its constructor: the constructor's arguments differ from `args`."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -86,8 +86,8 @@ class ConfigWarning(UserWarning):
 class TimestampWarning(UserWarning):
     """A timestamp is from before March 1973: it was probably given in seconds instead of milliseconds.
 
-    Issued at the first such append, once for each open log, and once for a call that appends to several logs. Of
-    records that are written together, only the greatest timestamp is checked. The records are stored as given.
+    Issued at the first such append to each open log; a call that appends to several logs issues it once. Of records
+    that are written together, only the greatest timestamp is checked. The records are stored as given.
     """
 
 
@@ -96,11 +96,11 @@ class InvalidTopicError(KStoreError, ValueError):
 
 
 class TopicExistsError(KStoreError, ValueError):
-    """A topic of that name exists, or one whose name differs only in `.` and `_` (FORMAT 1.2)."""
+    """A topic with this name exists, or a topic with a name that differs only in `.` and `_` (FORMAT 1.2)."""
 
 
 class UnknownTopicOrPartitionError(KStoreError, LookupError):
-    """The store has no topic of that name, or no partition of that number."""
+    """The store has no topic with this name, or the topic has no partition with this number."""
 
 
 class OffsetOutOfRangeError(KStoreError, ValueError):
@@ -120,7 +120,7 @@ class OffsetOutOfRangeError(KStoreError, ValueError):
 
 
 class _RefusedRecord(KStoreError, ValueError):
-    """A record or batch was not appended; `appended` says what the call stored before."""
+    """A record or batch was not appended; `appended` says what the call had stored before the refusal."""
 
 
 class InvalidRecordError(_RefusedRecord):
@@ -181,11 +181,11 @@ class _RefusedProducer(_RefusedRecord):
 
 
 class OutOfOrderSequenceError(_RefusedProducer):
-    """A batch's sequence number does not follow the last one of its producer id; see `expected` and `found`."""
+    """A batch's sequence number does not follow its producer id's last number; see `expected` and `found`."""
 
 
 class InvalidProducerEpochError(_RefusedProducer):
-    """A batch has an older epoch than the newest of its producer id: a newer producer has fenced this one."""
+    """A batch's epoch is older than its producer id's newest epoch: a newer producer has fenced this producer."""
 
 
 class InvalidTxnStateError(_RefusedProducer):
@@ -291,7 +291,7 @@ class StorageError(KStoreError, OSError):
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk was full or a quota was used up; a sync can report this, too."""
+        """Whether the disk was full or a quota was used up; a sync can also fail for this reason."""
         return self.errno in (errno.ENOSPC, errno.EDQUOT)
 
     @property
@@ -311,7 +311,7 @@ def first_report(error: StorageError) -> bool:
 
 
 def refusal(failure: BaseException, path: str, what: str) -> StorageError:
-    """Make the error of a log or directory that refuses writes since `failure`; its text starts with that cause.
+    """Make the error of a log or directory that refuses writes since `failure`; its text starts with the failure.
 
     `what` says what is refused and what can still be read.
     """
@@ -325,7 +325,7 @@ def refusal(failure: BaseException, path: str, what: str) -> StorageError:
 
 
 def _cause(failure: BaseException) -> str:
-    """Return why a log failed, as one line; an interrupt, whose text is empty, is named by its class."""
+    """Return one line that says why a log failed; for an interrupt, which has no text, return its class name."""
     if isinstance(failure, StorageError) and failure.strerror:
         return failure.strerror if failure.filename is None else f"{failure.strerror} at {failure.filename}"
     return str(failure) or f"interrupted by {type(failure).__name__}"
@@ -365,7 +365,7 @@ class BackupError(KStoreError, ValueError):
 
 
 class BackupFencedError(BackupError):
-    """Another writer has taken over the backup; this one has stopped and changed nothing since then."""
+    """Another writer has taken over the backup; this writer has stopped and changed nothing since then."""
 
 
 class LogClosedError(KStoreError, ValueError):

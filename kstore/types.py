@@ -125,7 +125,7 @@ class RecordMetadata(NamedTuple):
 
 
 class RestoredPartition(NamedTuple):
-    """One partition that was restored, or with `dry_run` would be: the offsets `[log_start_offset, log_end_offset)`."""
+    """One partition that was (with `dry_run`: would be) restored, with offsets `[log_start_offset, log_end_offset)`."""
 
     log_start_offset: int
     """The log start offset."""

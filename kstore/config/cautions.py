@@ -137,7 +137,7 @@ def of_log(config: LogSettings) -> Iterator[str]:
 
 
 def of_housekeeping(config: LogSettings, broker: BrokerSettings) -> Iterator[str]:
-    """Yield warnings about effects of a store's housekeeping on a log, with the store's periods."""
+    """Yield warnings about effects of a store's housekeeping on a log, which depend on the store's intervals."""
     if config.deletes:
         yield from _of_retention_by_time(config, broker)
         yield from _of_retention_by_size(config, broker)
@@ -148,7 +148,7 @@ def of_housekeeping(config: LogSettings, broker: BrokerSettings) -> Iterator[str
 
 
 def _of_idle(config: Explicit, warned: Collection[str] = ()) -> Iterator[str]:
-    """Yield warnings about given settings that do nothing here, except those in `warned`, which have a warning."""
+    """Yield warnings about given settings that do nothing here, except the settings in `warned`."""
     for setting in config.settings:
         if setting.idle and setting.attribute in config.explicit and setting.attribute not in warned:
             yield f"{setting.name} = {text(getattr(config, setting.attribute))} does nothing: {setting.idle}"

@@ -42,7 +42,7 @@ NEXT_COMPACTION = "the next pass of compaction"
 _NOT_TIERED = "no segment is copied to a remote storage"
 
 KAFKA_RETENTION_MS = 7 * 24 * HOURS
-_RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # of the broker's names (SEMANTICS 6.7, 13.16)
+_RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # range of the broker's names (SEMANTICS 6.7, 13.16)
 
 
 @table
@@ -50,9 +50,9 @@ _RETENTION: Any = {"minimum": 1, "also": (-1,), "negative_is": -1}  # of the bro
 class LogConfig(Settings):
     """The settings of one log under Kafka's topic names, with underscores instead of dots.
 
-    `LogConfig(segment_bytes=1 << 20)` starts from kstore's defaults, `from_kafka` of a mapping from Kafka's. Any value
-    may also be text as in a properties file. `explicit` contains the names of the settings that were given. Immutable;
-    thread-safe.
+    `LogConfig(segment_bytes=1 << 20)` starts from kstore's defaults; `from_kafka` of a mapping starts from Kafka's. Any
+    value may also be text as in a properties file. `explicit` contains the names of the settings that were given.
+    Immutable; thread-safe.
 
     Args:
         **settings: The values that differ from the defaults.

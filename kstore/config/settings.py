@@ -138,7 +138,7 @@ class Setting:
         parsed = self.convert(value, at)
         if at.negative_is is not None and parsed < 0:
             parsed = at.negative_is
-        # A broker checks the range of each name, except that of a retention's name that is not in force.
+        # A broker checks the range of each name, except of a retention's name that another name overrides.
         bound = at.minimum is not None and (wins or at.negative_is is None)
         if bound and parsed not in at.also and parsed < (at.minimum or 0):
             raise _bad(at.name, value, f"is out of range: {self.range_of(at)} is allowed", at.unit or self.unit)
@@ -419,7 +419,7 @@ class Settings:
 
 
 def refuse_unknown(call: Callable[..., object], settings: Mapping[str, object], *tables: type[Settings]) -> None:
-    """Raise `ConfigError` for a keyword of `call` that is not in these tables; suggest a keyword that `call` takes."""
+    """Raise `ConfigError` for a keyword that is not in these tables; suggest a keyword that `call` takes."""
     for name, value in settings.items():
         if not any(table.knows(name) for table in tables):
             known = {attribute for table in tables for attribute in table._by_attribute}

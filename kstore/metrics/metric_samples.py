@@ -21,7 +21,7 @@ Source: TypeAlias = Log | Store | Replication | Backup
 
 
 def samples_of(source: Source) -> Iterator[Sample]:
-    """Yield the current samples of a source; none if it is closed, and no more if it is closed during the call."""
+    """Yield the current samples of a source; stop when the source is or becomes closed."""
     if not source.closed:
         with suppress(KStoreError):  # it is being closed
             if isinstance(source, Log):

@@ -22,8 +22,9 @@ _instruments: weakref.WeakKeyDictionary[Any, Instruments] = weakref.WeakKeyDicti
 class Instruments:
     """The instruments of one provider, for all sources that are exported to it.
 
-    Each instrument has its own callback. The first callback of a round takes all samples; the others use the same ones.
-    OpenTelemetry has no observable histogram, so the count, the sum and the buckets of a histogram are counters.
+    Each instrument has its own callback. The first callback of a collection takes all samples; the other callbacks use
+    the same samples. OpenTelemetry has no observable histogram, so the count, the sum and the buckets of a histogram
+    are counters.
     """
 
     def __init__(self, library: Any, provider: Any) -> None:
@@ -54,7 +55,7 @@ class Instruments:
         create(name, callbacks=[callback], unit=unit, description=family.text)
 
     def _samples(self, name: str, family: Family) -> list[Labelled]:
-        """Return the samples of a family; take all samples again if the instrument `name` has had the last ones."""
+        """Return the samples of a family; take new samples if the instrument `name` has had the present ones."""
         with self._lock:
             if name not in self._taken:
                 by_family: dict[Family, list[Labelled]] = {}

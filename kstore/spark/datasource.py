@@ -1,8 +1,8 @@
 """`format("kstore")`: Spark's Python Data Source API, with the functions of `ks.scan` and `ks.ingest`.
 
 Spark pickles these objects, so they hold plain values only. The module can be imported without Spark. Invariant: Spark
-may call `abort` after a successful commit and while tasks write, so `abort` deletes the files of a job except those
-that a commit has decided on.
+may call `abort` after a successful commit and while tasks write, so `abort` keeps the files of a job that belong to a
+decided load (one with a durable COMMIT record).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KStoreSource(DataSource):
     def reader(self, schema: StructType) -> Reader:
         """Return a reader of the columns of `schema`, which may be a selection by the caller."""
         options = ReadOptions.parse(self.options)
-        # Two classes, because Spark refuses a reader with `pushFilters` if its setting for push-down is off.
+        # Two reader classes: Spark refuses a reader with `pushFilters` if Spark's setting for push-down is off.
         return (PushdownReader if options.pushdown else Reader)(self._root(), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
@@ -129,16 +129,16 @@ class Reader(DataSourceReader):
 
 
 class PushdownReader(Reader):
-    """A reader that skips records that a query's conditions exclude, if names or indexes show this."""
+    """A reader that uses names and indexes to skip records that a query's conditions exclude."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Note the conditions that narrow the ranges, and return all: Spark must evaluate them on each row."""
+        """Note the conditions that narrow the ranges; return all conditions, since Spark must test each row again."""
         self._filters = narrowed(filters)
         return filters
 
 
 def narrowed(filters: Iterable[Any]) -> Filters:
-    """Return what all filters together select, with no greatest timestamp: records may not be in the order of time."""
+    """Return what all filters together select. It has no greatest timestamp, as records may be out of time order."""
     narrow = Filters()
     for condition in filters:
         kind = type(condition).__name__
@@ -219,5 +219,5 @@ class Writer(DataSourceArrowWriter):
             raise
 
     def abort(self, messages: list[Any]) -> None:
-        """Delete the job's staged files, except those that a commit has decided on."""
+        """Delete the job's staged files, except those of a decided load."""
         discard(self._root, job=self._stage.directory)

@@ -111,7 +111,7 @@ def discard(
 def _discard(root: Root, rows: list[Staged], job: str | None, staging_dir: str | os.PathLike[str] | None) -> None:
     paths = root.paths if isinstance(root, Store) else (arguments.real_path("root", root),)
     records = [load_files.read_commit(path) for path in paths if fs.exists(path)]
-    # Directories are compared by name, since the root may have moved.
+    # Compare directories by name, since the root may have moved.
     needed = {os.path.basename(directory) for record in records if record for directory in record.directories}
     named = () if staging_dir is None else (arguments.real_path("staging_dir", staging_dir),)
     areas = load_files.staging_areas(paths, named)
@@ -210,7 +210,7 @@ def ingest(
     except BaseException:
         _clear(root, made.directory)
         raise
-    _clear(root, made.directory)  # of attempts whose output Spark did not use
+    _clear(root, made.directory)  # files of attempts that Spark did not use
     return done
 
 
@@ -223,7 +223,7 @@ def _clear(root: Root, directory: str) -> None:
 
 
 def _is_done(root: Root, application: str, version: int) -> bool:
-    """Return whether a transaction was committed, as far as files show without the store's lock."""
+    """Return whether files show, without the store's lock, that a transaction was committed."""
     if isinstance(root, Store):
         return loads_of(root).has(application, version)
     path = arguments.real_path("root", root)
@@ -233,7 +233,7 @@ def _is_done(root: Root, application: str, version: int) -> bool:
 def partition_of(key: Any, partitions: int) -> Any:
     """Return a column with the partition to which Kafka's default partitioner sends each key.
 
-    The column is computed by an Arrow UDF; by a pandas UDF in Spark 4.0.
+    An Arrow UDF computes the column; in Spark 4.0, a pandas UDF.
 
     Args:
         key: A column of strings or bytes, or its name.

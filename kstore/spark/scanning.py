@@ -43,7 +43,7 @@ logger = logging.getLogger("kstore")
 CHUNK_RECORDS, CHUNK_BYTES = 32_768, 4 << 20
 MOST_MS = (2**63 - 1) // 1000  # the greatest time that fits Spark's microseconds
 
-# The names of the columns in a log. It has no columns for topic and partition, which are the same in every row.
+# The names of the columns in a log. A log has no columns for topic and partition: they are the same in every row.
 _IN_LOG = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp"}
 _IN_LOG |= {"timestampType": "timestamp_type", "headers": "headers"}
 
@@ -158,7 +158,7 @@ def _topic_id(path: str) -> str | None:
 
 
 def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Range]:
-    """Yield the parts of the ranges that a query's conditions select, or slightly more: Spark tests each row again."""
+    """Yield the parts of the ranges that a query's conditions select; they may be larger, as Spark tests each row."""
     for part in ranges:
         if filters.topics is not None and part.topic not in filters.topics:
             continue
@@ -186,12 +186,12 @@ class Scan:
     not_null: frozenset[str] = frozenset()  # columns that the caller's own schema declares not null
 
     def batches(self, piece: Piece) -> Iterator[Any]:
-        """Read a piece as record batches of Spark's types, in the order of offsets, one in memory at a time.
+        """Read a piece as record batches of Spark's types, in offset order; only one batch is in memory at a time.
 
         Raises `OffsetOutOfRangeError` if records were deleted since the planning, and `UnknownTopicOrPartitionError` if
-        the partition was deleted or now belongs to another topic of the same name. Without `fail_on_data_loss` both are
-        warnings, and the remaining records are read. Also raises `CorruptRecordError`, and `InvalidTimestampError` for
-        a time that Spark's type cannot hold.
+        the partition was deleted or now belongs to another topic of the same name. Without `fail_on_data_loss` these
+        two errors become warnings, and the remaining records are read. Also raises `CorruptRecordError`, and
+        `InvalidTimestampError` for a time that Spark's type cannot hold.
         """
         make = _Maker(optional.pyarrow("a scan", extra="spark"), self.columns, self.not_null, piece)
         offset = piece.start
@@ -207,7 +207,7 @@ class Scan:
             self._lost(UnknownTopicOrPartitionError, piece, offset, "its directory has gone")
 
     def _planned(self, log: Log, piece: Piece, wanted: Sequence[str]) -> Iterator[Columns]:
-        """Read the records that an open log still has, as long as it belongs to the planned topic."""
+        """Read the records of a piece that an open log still has, as long as the log belongs to the planned topic."""
         offset = piece.start
         while offset < piece.end:
             if self._is_another(piece, offset):
@@ -267,7 +267,7 @@ class _Maker:
         self._pa = pa
         self._piece = piece
         self._schema = arrow_schema(columns, not_null)
-        # At least one column is needed for the number of rows; the offset is the cheapest.
+        # The number of rows comes from a column, so at least one is read; the offset is the cheapest.
         self.wanted = tuple(_IN_LOG[name] for name in columns if name in _IN_LOG) or ("offset",)
         self._same = {"topic": pa.array([], pa.string()), "partition": pa.array([], pa.int32())}
 
@@ -288,7 +288,7 @@ class _Maker:
         return columns.column(name)
 
     def _repeated(self, name: str, count: int) -> Any:
-        """Return a column with one value: built for the longest batch so far, and sliced for shorter ones."""
+        """Return a column with one value in all rows, as a slice of the column of the longest batch so far."""
         if len(self._same[name]) < count:
             value = self._piece.topic if name == "topic" else self._piece.partition
             scalar = self._pa.scalar(value, self._same[name].type)
@@ -296,7 +296,7 @@ class _Maker:
         return self._same[name].slice(0, count)
 
     def _timestamps(self, chunk: Columns) -> Any:
-        """Return the timestamps in microseconds; a record without one has -1 ms, as in Spark's Kafka source."""
+        """Return the timestamps in microseconds; -1 ms if a record has no timestamp, as in Spark's Kafka source."""
         pa, timestamps = self._pa, chunk.timestamps
         if timestamps.max() > MOST_MS or timestamps.min() < -MOST_MS:
             row = int(np.argmax((timestamps > MOST_MS) | (timestamps < -MOST_MS)))
@@ -319,7 +319,7 @@ class _Maker:
 
 
 def arrow_schema(columns: Iterable[str], not_null: Iterable[str] = ()) -> Any:
-    """Return the Arrow schema of a scan's record batches: exactly the one that Spark expects for these columns."""
+    """Return the Arrow schema of a scan's record batches, exactly as Spark expects it for these columns."""
     pa = optional.pyarrow("a scan", extra="spark")
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     types = {
@@ -362,10 +362,10 @@ def scan(
 ) -> DataFrame:
     """Return a DataFrame with one row for each record, read as Arrow batches.
 
-    The offsets to read are decided now: later records are not in the DataFrame, however often it is computed. Rows of
-    a partition are in the order of their offsets, within and across tasks, until they are shuffled. The keyword
-    arguments are the options of `spark.read.format("kstore")` (docs/spark.md) with underscores, and with mappings
-    instead of JSON.
+    The call fixes the offsets to read: later records are not in the DataFrame, even if it is computed again. Rows of a
+    partition are in the order of their offsets, within and across tasks, until they are shuffled. The keyword arguments
+    are the options of `spark.read.format("kstore")` (docs/spark.md) with underscores, and with mappings instead of
+    JSON.
 
     Args:
         spark: The session.

@@ -60,8 +60,8 @@ IGNORED = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-# Spark adds these to the options of a table in SQL. It passes the table's own options with a prefix, and in some calls
-# also without it.
+# Spark adds these options to those of a table in SQL. It passes the table's own options with a prefix, and in some
+# calls also without the prefix.
 OF_TABLES = ("location", "provider", "owner", "comment", "external", "is_managed_location", "collation")
 TABLE_PREFIX = "option."
 OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -93,13 +93,13 @@ class Marks(Protocol):
 
     @property
     def end(self) -> int:
-        """One past the last record that the isolation level shows."""
+        """The offset after the last record that the isolation level makes visible."""
 
     def at_time(self, timestamp: int) -> int | None:
         """Return the lowest offset whose timestamp is at or after `timestamp`."""
 
     def border(self, offset: int) -> int:
-        """Return the base offset of the batch that contains `offset`, or `offset` if it is not known."""
+        """Return the base offset of the batch that contains `offset`, or `offset` if the batch is not known."""
 
 
 class Range(NamedTuple):
@@ -180,7 +180,7 @@ class ReadOptions:
         )
 
     def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:
-        """Return the partitions to read, out of those in `present`, by topic and number.
+        """Return the partitions of `present` to read, sorted by topic and number.
 
         Raises `UnknownTopicOrPartitionError` if one is missing, or logs a warning if `failOnDataLoss` is false. A
         pattern does not match internal topics, as in Kafka's consumers.
@@ -208,10 +208,10 @@ class ReadOptions:
         """Return the ranges that tasks read, in the order of topic, partition and offset, without empty ones.
 
         `earliest`, `latest` and times become offsets here, so that a retried task reads the same records. If there are
-        fewer ranges than `minPartitions` (the option, else the argument), larger ranges are cut, between two batches if
-        such an offset is near; none is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps, so a
-        range's length is not its number of records. Raises `OffsetOutOfRangeError` for offsets that are not in the log,
-        unless `failOnDataLoss` is false.
+        fewer ranges than `minPartitions` (the option, else the argument), larger ranges are cut, at a batch boundary if
+        one is near. No range is longer than `maxRecordsPerPartition` offsets. Offsets may have gaps, so a range's
+        length is not its number of records. Raises `OffsetOutOfRangeError` for offsets that are not in the log, unless
+        `failOnDataLoss` is false.
         """
         self.starting.check_names(chosen)
         self.ending.check_names(chosen)
@@ -255,7 +255,7 @@ class ReadOptions:
 def split(
     ranges: Sequence[tuple[Range, Callable[[int], int]]], min_partitions: int | None, max_records: int | None
 ) -> Iterator[Range]:
-    """Cut ranges into pieces: `min_partitions` in proportion to their lengths, none longer than `max_records`."""
+    """Cut ranges in proportion to their lengths into `min_partitions` pieces of at most `max_records` offsets."""
     total = sum(part.end - part.start for part, _ in ranges)
     counts = [1] * len(ranges)
     if min_partitions is not None and min_partitions > len(ranges):
@@ -266,9 +266,9 @@ def split(
 
 
 def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
-    """Return the number of pieces of each range, in proportion to its size: at least `wanted` in all, if possible."""
+    """Return each range's number of pieces, in proportion to its size; the sum is at least `wanted` if possible."""
     counts = [min(max(size * wanted // total, 1), size) for size in sizes]
-    # Rounding down leaves some pieces: the ranges with the longest pieces get them.
+    # After rounding down, some pieces are left over: the ranges with the longest pieces get them.
     for _ in range(min(wanted, total) - sum(counts)):
         most = max(range(len(sizes)), key=lambda i: (sizes[i] / counts[i], -i))
         counts[most] += 1
@@ -278,7 +278,7 @@ def _shares(sizes: Sequence[int], total: int, wanted: int) -> list[int]:
 def _pieces(
     start: int, end: int, count: int, most: int | None, border: Callable[[int], int]
 ) -> Iterator[tuple[int, int]]:
-    """Cut `[start, end)` into at least `count` pieces, none longer than `most`; the last one gets the remainder."""
+    """Cut `[start, end)` into at least `count` pieces of at most `most` offsets; the last piece gets the remainder."""
     while True:
         step = (end - start) // max(count, 1)
         step = max(step if most is None else min(step, most), 1)
@@ -346,7 +346,7 @@ class WriteOptions:
 
 
 class _OptionReader:
-    """Reads options, whose names may have any case; refuses unknown names, and ignores those of the other direction."""
+    """Reads options by name in any case; refuses unknown names, and ignores options of the other direction."""
 
     def __init__(self, options: Mapping[str, str], direction: str, own: Sequence[str], other: Sequence[str]) -> None:
         self._values: dict[str, str] = {}

@@ -69,7 +69,7 @@ def _wrong_type(name: str, kind: str) -> ConfigError:
 
 
 def simple_name(pa: Any, kind: Any) -> str:
-    """Return Spark's name of an Arrow type, or Arrow's name for a type that no column may have."""
+    """Return Spark's name of an Arrow type; for a type that no column may have, return Arrow's name."""
     types = pa.types
     if types.is_null(kind):
         return "void"
@@ -88,9 +88,9 @@ def simple_name(pa: Any, kind: Any) -> str:
 
 
 def check_stamps(pa: Any, stamps: Any, first: int) -> None:
-    """Raise `InvalidTimestampError` for a time before 1970 in an Arrow column, whose row 0 is row `first` in errors.
+    """Raise `InvalidTimestampError` for a time before 1970 in an Arrow column; errors count rows from `first`.
 
-    Kafka has no such times: the last millisecond before 1970 is -1, which means "no timestamp".
+    Kafka has no times before 1970: the last millisecond before 1970 is -1, which means "no timestamp".
     """
     if not pa.types.is_timestamp(stamps.type):
         return
@@ -113,7 +113,7 @@ def from_pandas(pa: Any, frame: Any) -> Any:
     """Convert a pandas frame to a record batch.
 
     A column `partition` may have floats, as in pandas if numbers are missing, or integers of another width. Datetimes
-    without a zone are refused: their zone would be a guess.
+    without a zone are refused, because kstore would have to guess the zone.
     """
     check_once(frame.columns)
     batch = pa.RecordBatch.from_pandas(frame, preserve_index=False)
@@ -129,7 +129,7 @@ def from_pandas(pa: Any, frame: Any) -> Any:
 
 @dataclass(slots=True)
 class Row:
-    """One row: a record, with its topic and partition if given."""
+    """One row: a record, and its topic and partition if they are given."""
 
     value: Any
     key: Any = None
@@ -192,7 +192,7 @@ def _data(name: str, value: Any) -> Any:
 
 
 def _stamp(timestamp: Any, number: int) -> int | None:
-    """Return milliseconds, -1 for none; a datetime without a zone comes from Spark, and is in this machine's zone."""
+    """Return milliseconds, -1 for none. Spark's datetimes have no zone; they are read in this machine's zone."""
     if isinstance(timestamp, datetime.datetime):
         milliseconds = (timestamp.astimezone(datetime.UTC) - _EPOCH) // _MILLISECOND
         if milliseconds < 0:

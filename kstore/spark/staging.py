@@ -1,8 +1,8 @@
 """Stages rows in Spark's tasks: writes private segment files, and returns a manifest row for each filled partition.
 
 A `Stage` is made on the driver, which checks its arguments, and is pickled into tasks. Invariant: a task attempt writes
-only into its own directory. Memory: one of Spark's record batches (64 MiB by default) with copies of `SLICE_BYTES` of
-it, or a block of rows, and that of an attempt (task_attempt.py); it does not grow with the number of rows.
+only into its own directory. Memory does not grow with the number of rows: it holds one of Spark's record batches (64
+MiB by default) and copies of a slice of it, or a block of rows; an attempt's memory (task_attempt.py) is added.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Stage:
         return self._plan.root
 
     def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Stage the rows of one task; yield its manifest rows in the same form: record batches, frames, or `Staged`.
+        """Stage the rows of one task; yield manifest rows in the form of the items: batches, frames, or `Staged`.
 
         `items` are Arrow record batches (mapInArrow), pandas frames (mapInPandas), or rows: tuples `(key, value[,
         partition[, timestamp[, headers]]])`, Spark's Rows with the names of columns, or values as bytes.
@@ -250,7 +250,7 @@ _KEYLESS = -(2**40)  # not a 32-bit number, so it is in no partition column
 
 
 def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) -> Any:
-    """Return the partition of each row by its key; `_KEYLESS` without a key."""
+    """Return the partition of each row's key; `_KEYLESS` for a row without a key."""
     keys = columns.get("key")
     rows = len(columns["value"])
     if keys is None:
@@ -260,7 +260,7 @@ def _by_key(pa: Any, attempt: Attempt, topic: Topic, columns: dict[str, Any]) ->
 
 
 def partitions_of(keys: Any, partitions: int, attempt: Attempt | None = None) -> bytes:
-    """Return the partitions of an Arrow array of keys by Kafka's default partitioner: native int32, -1 for null."""
+    """Return the partition that Kafka's default partitioner gives each key: native int32, -1 for null."""
     columns = ColumnInput(keys, keys, None, None, 0 if attempt is None else attempt.now_ms)
     return b"".join(_column_partitioner.partitions_of(rows, partitions) for rows in columns)
 
@@ -276,13 +276,13 @@ def _plain(pa: Any, column: Any) -> Any:
 
 
 def _taken(pa: Any, column: Any) -> Any:
-    """Return the column in a layout that Arrow can filter and reorder: it cannot do this with views."""
+    """Return the column in a layout that Arrow can filter and reorder; Arrow cannot do this with view types."""
     if pa.types.is_binary_view(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.large_binary() if pa.types.is_binary_view(column.type) else pa.large_string())
     return column
 
 
-_NOTHING = object()  # unlike None, which is a row without a value
+_NOTHING = object()  # None cannot be used: it is a row without a value
 
 
 def _manifest_batch(staged: list[Staged]) -> Any:
@@ -293,7 +293,7 @@ def _manifest_batch(staged: list[Staged]) -> Any:
 
 
 def _running_task() -> tuple[int, str | None, int | None]:
-    """Return the number of Spark's task, 0 outside of a task, and for a stream its query and micro-batch."""
+    """Return the number of Spark's task (0 outside of a task), and a stream's query and micro-batch."""
     pyspark = optional.pyspark_if_installed()
     context = None if pyspark is None else pyspark.TaskContext.get()
     if context is None:
@@ -382,7 +382,7 @@ def stage(
 def _look(
     root: str | os.PathLike[str] | Store, topic: str | None
 ) -> tuple[tuple[str, ...], dict[str, Topic], LogConfig]:
-    """Return the directories, the topics (or only `topic`), and the configuration of topics without own settings."""
+    """Return the directories, the topics (or only `topic`), and the settings of topics that have none of their own."""
     if isinstance(root, Store):
         return root.paths, _topics(root, topic), root.config
     path = arguments.real_path("root", root)
@@ -401,7 +401,7 @@ def _topics(store: Store, topic: str | None) -> dict[str, Topic]:
 
 
 def refuse_others(root: str) -> None:
-    """Raise `NotLeaderError` for a follower's directory, and `StorageError` if a broker runs on it."""
+    """Raise `NotLeaderError` for a follower's directory, and `StorageError` if a broker uses the directory."""
     follows = read_role(root)
     if follows is not None:
         raise follows.refusal(root)
@@ -423,7 +423,7 @@ def _is_java(pid: int) -> bool:
 
 
 def staging_directory(paths: Iterable[str], given: str | os.PathLike[str] | None) -> str:
-    """Return the staging directory; raise `ConfigError` in a log directory, `StorageError` on another file system."""
+    """Return the staging directory. `ConfigError`: it is in a log directory; `StorageError`: on another file system."""
     roots = list(paths)
     path = load_files.staging_areas(roots)[0] if given is None else arguments.real_path("staging_dir", given)
     fs.refuse_links(path, below=path)
@@ -446,7 +446,7 @@ def _nearest(path: str) -> str:
 
 
 def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None) -> list[str]:
-    """Delete jobs' directories that are older than `STALE_SECONDS` and that no pending load needs; return them."""
+    """Delete and return jobs' directories that are older than `STALE_SECONDS` and not needed by a pending load."""
     if not fs.exists(staging):
         return []
     records = [load_files.read_commit(root) for root in paths if fs.exists(root)]

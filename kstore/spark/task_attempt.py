@@ -44,7 +44,7 @@ class Topic:
     config: str | None = None  # for a topic that the commit creates: its own settings, as JSON
 
     def log_config(self) -> LogConfig:
-        """Return the settings for staged segments: the topic's, without those that only an open log needs."""
+        """Return the settings for staged segments: the topic's settings except those that only an open log needs."""
         left_out: dict[str, Any] = {"flush_messages": NEVER, "flush_ms": NEVER, "preallocate": False}
         return LogConfig.from_kafka(self.settings).replace(**left_out, segment_jitter_ms=0, retention_ms=-1)
 
@@ -76,7 +76,7 @@ class _StagedPipeline(Pipeline):
         return self.memory - before
 
     def shrink(self, *, close: bool = False) -> int:
-        """Release unused memory and return the growth as `measure` does; `close` first writes the open batch."""
+        """Release unused memory and return the growth as `measure` does. If `close`, first write the open batch."""
         if close:
             self.end_batch()
         if self.compressed is not None:
@@ -155,7 +155,7 @@ class Attempt:
         return ColumnInput(values, keys, timestamps, headers, self.now_ms)
 
     def append(self, topic: Topic, columns: ColumnInput, partition: int | None = None) -> None:
-        """Stage rows in one partition; if it is None, by key, and rows without a key in changing partitions.
+        """Stage rows in one partition; if None, choose it by key, and vary it for rows without a key.
 
         Raises the errors of `Store.append_columns` if the topic refuses a row; the attempt must then be dropped.
         """
@@ -180,7 +180,7 @@ class Attempt:
             raise too_large(pipelines.config, error) from None
 
     def _shrink(self) -> None:
-        """Release unused memory; if less than half is free then, close open batches, the largest ones first."""
+        """Release unused memory; if less than half is free afterwards, close open batches, the largest first."""
         pipelines = self._pipelines()
         self._memory += sum(pipeline.shrink() for pipeline in pipelines)
         if self._memory <= BATCHES_BYTES // 2:
@@ -238,7 +238,7 @@ class Attempt:
                         filled.append(pipeline.segments)
             except RecordTooLargeError as error:
                 raise too_large(pipelines.config, error) from None
-        # On several threads, since a file system writes files together that are synced at the same time.
+        # Use several threads: a file system combines the writes of files that are synced at the same time.
         with Workers(SYNC_THREADS, "kstore-stage") as pool:
             list(pool.map(SegmentWriter.flush, filled))
         for segments in filled:

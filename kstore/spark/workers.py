@@ -41,7 +41,7 @@ def refuse_other_python(spark: Any) -> None:
 
 
 def _is_own(path: str) -> bool:
-    """Return whether this is the driver's interpreter: same file and same directory, as environments share one file."""
+    """Return whether the path is the driver's interpreter; also compare directories, as environments share one file."""
     here = os.path.realpath(os.path.dirname(sys.executable)), os.path.realpath(sys.executable)
     return (os.path.realpath(os.path.dirname(path)), os.path.realpath(path)) == here
 

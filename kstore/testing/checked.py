@@ -19,7 +19,7 @@ Path: TypeAlias = str | os.PathLike[str]
 PARTITION = "test-0"
 """The name of the directory of a test's log."""
 
-# A store checks retention at every move of the clock, not at Kafka's intervals.
+# A store checks retention at every move of the clock instead of at Kafka's intervals.
 _AT_ONCE = {"log_retention_check_interval_ms": 1, "log_initial_task_delay_ms": 0}
 
 
@@ -83,7 +83,7 @@ def opened_log(directory: Path, clock: ManualClock, **settings: Any) -> Iterator
     """Open the log `test-0` in `directory` as a follower of the clock."""
 
     def keep_house() -> None:
-        with suppress(LogClosedError):  # the test has closed it
+        with suppress(LogClosedError):  # if the test has closed the log
             log.apply_retention()
             log.run_housekeeping()
 

@@ -36,7 +36,7 @@ class Crashes:
     """Makes the crashes of a test: one for each step of its work and each way to crash.
 
     `for crash in crashes():` crashes before the first step of the work, before the second, and so on, and finally after
-    all steps. Its argument `how` names the ways to crash: "kill" (everything that the process wrote is there), "power"
+    all steps. Its argument `how` names the ways to crash: "kill" (all data that the process wrote is there), "power"
     (only synced data is there), "torn" (as "power", and half of each write that was not synced). Not thread-safe.
 
     Example:
@@ -89,7 +89,7 @@ class Crashes:
 
 
 class Crash:
-    """One crash: it ends the work in `log`, `store` or `work_in`; `reopened` opens what is found afterwards.
+    """One crash: it ends the work in `log`, `store` or `work_in`; `reopened` opens the files afterwards.
 
     `Crashes` makes these objects. Not thread-safe.
     """
@@ -184,7 +184,7 @@ class Crash:
                 except Exception:  # after the crash, an error is expected
                     if not disk.stopped:
                         raise
-        finally:  # an error of the work itself ends it, too, and its files are found
+        finally:  # an error of the work itself ends the work, too; its files are kept
             self._refused = disk.stopped
             disk.crash_image(self.directory / "found", plan=_PLANS[self.how])
 

@@ -1,7 +1,7 @@
 """Builds the directory that a machine may find after a power cut, from the steps of a recorded disk.
 
-The functions of `fs` are imported by name, against the rule of that module: an image is written with the real ones even
-while a recorder replaces them.
+The functions of `fs` are imported by name, against the rule of that module: then an image is written with the real
+functions even while a recorder replaces them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Disk:
             self._pending_data[number] = []
 
     def cut_power(self, into: str, plan: Plan) -> None:
-        """Write the tree as it may be found after a power cut now, to the new directory `into`."""
+        """Write to the new directory `into` the tree as it may be found after a power cut now."""
         names = {number: dict(entries) for number, entries in self._names.items()}
         for name in self._pending_names:
             if plan.of_names(name):

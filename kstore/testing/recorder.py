@@ -137,7 +137,7 @@ class Recorder:
         """Write and record it; the compiled writer calls this instead of the system's `pwrite`."""
         with self._lock:
             path = fs.path_of(fd)
-            number = self._number(fd)  # before the write: adopting a file makes its present bytes durable
+            number = self._number(fd)  # before the write: a file's bytes count as durable when it is first seen
             self._meet("pwrite", path)
             return self._write(number, path, fd, data, position)
 

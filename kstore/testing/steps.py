@@ -36,7 +36,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """An fsync or fdatasync. A failed one makes nothing durable, and may have lost the pending writes of the file."""
+    """An fsync or fdatasync. A failed sync makes nothing durable, and may lose the pending writes of the file."""
 
     number: int
     path: str
@@ -45,7 +45,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A new name: a file or directory was created, or renamed, which removes the old name in the same step."""
+    """A new name: a file or directory was created or renamed. A rename removes the old name in the same step."""
 
     parent: int
     name: str

@@ -1,4 +1,4 @@
-"""Writes the offsets that staged batches get in the log into the staged file."""
+"""Writes into a staged file the offsets that its batches get in the log."""
 
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -20,13 +20,13 @@ cdef enum Walked:
     WHOLE
     CUT                        # the file ends inside a batch
     NO_BATCH                   # magic, length or counts are impossible
-    OF_PRODUCER                # a numbered, transactional or control batch, whose numbers nothing here would check
+    OF_PRODUCER                # a numbered, transactional or control batch: its producer's state would not be checked
     FAILED_READ
     FAILED_WRITE
 
 
 cdef struct Rebase:
-    int64_t position           # of the next batch; at a failure, of the bad one
+    int64_t position           # of the next batch; after a failure, of the bad batch
     int64_t next_offset
     int64_t batches
     uint32_t first_crc
@@ -72,7 +72,8 @@ def rebase(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch, *, bi
 
     Returns (next offset, number of batches, CRC of the first batch). Writes only the 16 bytes of each batch that no CRC
     covers, without the GIL. Ignores the present offsets, so a call may be repeated. If `write` is false, only checks
-    the batches. Raises `StorageError`, and `CorruptRecordError` unless the bytes are whole batches without a producer.
+    the batches. Raises `StorageError`; raises `CorruptRecordError` if the bytes are not whole batches without a
+    producer.
     """
     cdef Rebase r
     cdef Walked walked

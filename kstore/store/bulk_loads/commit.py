@@ -101,7 +101,7 @@ class BulkLoads:
     def _adopt_locked(
         self, rows: Sequence[Staged], txn: tuple[str | None, int], rename_bytes: int, check: Callable[[], None]
     ) -> Adopted:
-        """Commit a load. `check` raises if the caller was interrupted; it is called while the load can be given up."""
+        """Commit a load. `check` raises if the caller was interrupted; it is called only until the load is decided."""
         if self._pending is not None and not self._pending.shares:
             self._finish(self._pending)
         if self._pending is not None:
@@ -228,7 +228,7 @@ class BulkLoads:
                 try:
                     steps.patch(share)
                 except StorageError as error:
-                    first_report(error)  # mark it as reported: it says nothing about the log's disk
+                    first_report(error)  # mark the error as reported: it says nothing about the log's disk
                     raise
             return share
 
@@ -244,7 +244,8 @@ class BulkLoads:
             try:
                 load_files.remove_commit(record)
             except BaseException as second:
-                # It is unknown whether an opening will find the record; nothing may be written here before an opening.
+                # It is unknown whether an opening will find the record, so nothing may be written here until the next
+                # opening.
                 for root in record.roots:
                     manager.disks.take_offline(manager.disks.directories[root], _as_storage_error(second, root))
                 raise error from second
@@ -308,7 +309,7 @@ class BulkLoads:
     # At an opening.
 
     def begin_recovery(self, manager: LogManager) -> list[PartitionShare]:
-        """Read which loads are done, and rename the remaining files of a pending load, before any log is opened.
+        """Before any log is opened, read which loads are done, and rename the remaining files of a pending load.
 
         Returns the shares that `finish_recovery` must append.
         """
@@ -341,7 +342,7 @@ class BulkLoads:
         return entry if entry is not None and entry.root == share.root else None
 
     def finish_recovery(self, manager: LogManager, shares: Sequence[PartitionShare]) -> None:
-        """Append the remaining shares of a pending load, after the logs were recovered, and note that it is done."""
+        """After the recovery of the logs, append the remaining shares of a pending load, and note that it is done."""
         record = self._pending
         if record is None:
             return
@@ -383,7 +384,7 @@ def _unfinished(record: CommitRecord, reason: str) -> StorageError:
 
 
 def _refusal(record: CommitRecord, error: KStoreError) -> StorageError:
-    """Make the error that says why an opening could not finish a load in a partition, and how to resolve it."""
+    """Make the error that says why an opening could not finish a load in a partition, and what to do about it."""
     path = f"{record.primary}/{load_files.COMMIT_FILE}"
     copies = "".join(f", {root}/{load_files.COMMIT_FILE}" for root in record.roots if root != record.primary)
     return StorageError(

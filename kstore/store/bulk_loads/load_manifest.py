@@ -1,7 +1,7 @@
 """The manifest of a bulk load: its rows (`Staged`), and the result of the load (`Adopted`).
 
-Invariant: a `Staged` has only values that a task can have written. Rows come from outside, and the files that they
-name are renamed and removed; code that has a `Staged` need not check it again.
+Invariant: a `Staged` has only values that a task can have written, because rows come from outside and the files that
+they name are renamed and removed. Code that has a `Staged` need not check it again.
 """
 
 from __future__ import annotations

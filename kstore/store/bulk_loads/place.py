@@ -1,6 +1,6 @@
 """Adds staged files to one log: renames them into its directory, or appends their batches.
 
-Each step on a log can be repeated after a crash. Invariant: no other record is overwritten: a file that has the
+Each step on a log can be repeated after a crash. Invariant: no other record is overwritten: a file that already has the
 target's name is empty, or is the staged file itself.
 """
 
@@ -80,7 +80,7 @@ class PartitionShare:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """The first offset, and one past the last."""
+        """The first offset, and the offset after the last record."""
         return self.segments[0].base_offset, self.segments[-1].next_offset
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def finish_appends(log: Log, share: PartitionShare) -> None:
     writer = HostedLog(log).writer
     first, last = share.offsets
     if writer.log_start_offset >= last:
-        return  # all were appended and have been deleted since
+        return  # all batches were appended and have been deleted since
     if writer.log_end_offset < first:
         raise StorageError(errno.EIO, f"the log ends at {writer.log_end_offset}, the load begins at {first}", log.path)
     start = _find_missing(log, share)
@@ -175,7 +175,7 @@ def finish_appends(log: Log, share: PartitionShare) -> None:
 
 
 def _find_missing(log: Log, share: PartitionShare) -> int:
-    """Return the first offset of a share that the log lacks; raise `StorageError` for other records there or later."""
+    """Return the share's first offset that the log lacks; raise `StorageError` for other records from there on."""
     ours = {}
     for staged in share.segments:
         if not fs.exists(staged.paths[0]):
@@ -210,13 +210,13 @@ def foreign(offset: int, path: str) -> StorageError:
 
 
 def patch(share: PartitionShare) -> None:
-    """Write the offsets and the leader epoch into the staged batches, durably; may be repeated with other ones."""
+    """Write offsets and the leader epoch into the staged batches, durably; a repetition may write other values."""
     for staged in share.segments:
         _patch(staged, share.leader_epoch)
 
 
 def finish_files(share: PartitionShare) -> bool:
-    """Rename the files of a share that a crash has left, before the log is opened; return whether there were any.
+    """Before the log is opened, rename the files of a share that a crash has left; return whether any were left.
 
     Raises `StorageError` if a file is neither staged nor in the log, or if the log does not end at the file's first
     offset: no record is overwritten, offsets do not overlap, and there is no gap.
@@ -252,10 +252,10 @@ def _patch(staged: StagedSegment, leader_epoch: int) -> None:
 
 
 def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
-    """Return whether staged files can be renamed into a partition's directory; this is tried with an empty file.
+    """Return whether staged files can be renamed into a partition's directory, by a test with an empty file.
 
-    Bind mounts and quotas may refuse it even on the same device. The file has the name of a deleted file, so that an
-    opening after a crash removes it.
+    Bind mounts and quotas may refuse a rename even on the same device. The empty file has the name of a deleted file,
+    so that an opening after a crash removes it.
     """
     source, target = f"{staged.directory}/{_PROBE}", f"{directory}/{_PROBE}"
     try:
@@ -269,13 +269,13 @@ def can_be_renamed(staged: StagedSegment, directory: str) -> bool:
             return False
         fs.unlink(target)
     except StorageError as error:
-        first_report(error)  # mark it as reported: the log was not changed
+        first_report(error)  # mark the error as reported: the log was not changed
         raise
     return True
 
 
 def _rename(staged: StagedSegment, directory: str) -> None:
-    """Rename the staged files into the partition, the log file last: without it no reader uses the indexes."""
+    """Rename the staged files into the partition, the log file last: readers use no index without its log file."""
     sources, targets = staged.paths, staged.targets(directory)
     for source, target in zip(sources[1:], targets[1:], strict=True):
         if fs.exists(source):
@@ -306,7 +306,7 @@ def _move(source: str, target: str) -> None:
 
 
 def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.HEADER_BYTES) -> bool:
-    """Return whether `target` is the staged log file: a power cut may have kept both its old and its new name.
+    """Return whether `target` is the staged log file: after a power cut during the rename it may have both names.
 
     Records may have been appended to `target` since.
     """
@@ -325,7 +325,7 @@ def _is_the_same(staged: StagedSegment, target: str, least_bytes: int = header.H
 def _refuse_unless_next(share: PartitionShare, staged: StagedSegment) -> None:
     """Raise unless the log, which is not open yet, ends at the first offset of the staged file.
 
-    Files of the same share that were renamed already may follow, and the empty segment after them.
+    In the directory, files of the share that were renamed already, and the empty segment, may follow.
     """
     base, directory = staged.base_offset, share.directory
     bases = _bases(directory)
@@ -359,7 +359,7 @@ def _is_blank(path: str) -> bool:
 def _end_of(directory: str, base: int) -> int:
     """Return the next offset of a segment, or its base offset if it has no batch; raise `CorruptRecordError`.
 
-    Reads from the last batch in the offset index. Zeros at the end are those of a preallocated file.
+    Reads from the last batch in the offset index. Zeros at the end are ignored: the file was preallocated.
     """
     with closing(Segment(directory, base, max_index_bytes=0, writable=False)) as segment:
         file = segment.file

@@ -58,5 +58,5 @@ def remove_job(job: str, area: str) -> None:
         fs.refuse_links(job, below=area)
         if fs.exists(job) and not fs.listdir(job):
             fs.rmdir(job)
-    except KStoreError as error:  # another attempt has started to stage in it
+    except KStoreError as error:  # another attempt has started to stage in the directory
         logger.info("%s: stays behind: %s", job, error)

@@ -29,7 +29,7 @@ cdef enum:
     MAX_FIELDS = 64                   # bytes of a record that are not key, value or headers
     KEYLESS = -1
 
-# What `_run` asks of `_serve`, in addition to the codes of `put_rows`.
+# Requests of `_run` to `_serve`, in addition to the codes of `put_rows`.
 cdef enum:
     DRAW = 100                         # draw a partition for rows without a key
     NEW_PACKER

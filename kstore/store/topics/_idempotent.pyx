@@ -2,7 +2,8 @@
 """The sequence numbers of a producer, and the append of one numbered record in one step.
 
 The usual append (an open log that knows the producer, a plain record) takes no lock: it holds the GIL throughout.
-Invariant: a number is counted in the step that writes its record to the log, so that nothing can interrupt the two.
+Invariant: a number is counted in the step that writes its record to the log, so that no interrupt can come between the
+count and the write.
 """
 
 cimport cython
@@ -32,7 +33,7 @@ cdef class PartitionSequence:
     """The sequence numbers of one partition; `doubtful` while it is unknown if the log has the last one's record."""
 
     def attach(self, writer: Writer) -> None:
-        """Append to the log of this writer from now on."""
+        """Use this writer's log for appends from now on."""
         self.appender = writer.appender
         self.producers = writer.producers
         self.writer = writer
@@ -59,7 +60,7 @@ cdef class Sequences:
         self._metadata = metadata
 
     def partition(self, tuple place not None: _Place) -> PartitionSequence:
-        """Return the numbers of one partition, which are made if there are none."""
+        """Return the numbers of one partition; create them if there are none."""
         return self._of(place)
 
     cdef PartitionSequence _of(self, tuple place):

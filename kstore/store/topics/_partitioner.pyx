@@ -126,7 +126,7 @@ cdef class Router:
         return self._sticky
 
     cdef void add(self, int64_t size, int64_t enough) noexcept:
-        """Count `size` bytes to the sticky partition; after `enough` bytes another is drawn."""
+        """Count `size` bytes for the sticky partition; after `enough` bytes, draw another partition."""
         self._added += size
         if self._added >= enough:
             self._sticky = -1
@@ -224,7 +224,7 @@ cdef class Splitter(BaseSplitter):
     cdef int32_t *_room
     cdef int32_t *_counts
     cdef int32_t _current
-    # (key, value) pairs of bytes whose keys are hashed together before they are packed.
+    # (key, value) pairs of bytes: their keys are hashed together before the pairs are packed.
     cdef PyObject *_ahead[HASHED_AHEAD]
     cdef ks_bytes _keys[HASHED_AHEAD]
     cdef int32_t _places[HASHED_AHEAD]
@@ -410,7 +410,7 @@ cdef class Splitter(BaseSplitter):
         self._current = partition
         if PyList_GET_ITEM(self._packers, partition) == <PyObject *> None:
             self._packer(partition)
-        # Passed as an argument, the packer is borrowed; a variable would count a reference.
+        # An argument borrows the packer; a variable would count a reference.
         return self._put_into(<Packer> PyList_GET_ITEM(self._packers, partition), key, key_size, value, value_size)
 
     cdef inline int _put_into(self, Packer packer, const char *key, Py_ssize_t key_size, const char *value,

@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False, autotestdict=False, embedsignature=False, annotation_typing=False
 """`Store.append` in C, like `Log.append`, so that the usual append of one record is one step.
 
-Invariant: a record whose partition was drawn goes there, also if `append_slowly` appends it.
+Invariant: a record goes to the partition that was drawn for it, even if `append_slowly` appends it.
 """
 
 cimport cython

@@ -1,6 +1,6 @@
 """The sources of an append to a topic: an iterable of records, or columns.
 
-Invariant: with the same seed and the same records, both give each partition the same batches.
+Invariant: with the same seed and the same records, both sources lead to the same batches in each partition.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class ColumnArguments:
         return ColumnInput(*self._columns, now_ms)
 
     def digest(self) -> object:
-        """Return a hash of the rows, or an object that equals no other if they can be read only once.
+        """Return a hash of the rows; if the rows can be read only once, return an object that equals no other.
 
         If a row is refused, the hash covers the rows before it and the error.
         """
         if not all(map(_is_repeatable, self._columns)):
             return object()
         found = sha256()
-        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # one record a batch: a refused row drops no other
+        packer = Packer(1, INT_MAX, now_ms=_NO_TIME)  # one record a batch: a refused row drops no other row
         try:
             for rows in self.blocks(_NO_TIME):
                 while _column_encoder.pack(packer, rows, PACK_BYTES):
@@ -74,7 +74,7 @@ _NO_TIME = -2  # replaces the time of the append: no record can have this timest
 
 
 def _is_repeatable(column: Any) -> bool:
-    """Whether a column can be read again; a stream of Arrow data without a length cannot."""
+    """Return whether a column can be read again; an Arrow stream without a length can be read only once."""
     is_stream = hasattr(column, "__arrow_c_stream__") and not hasattr(column, "__arrow_c_array__")
     return not is_stream or hasattr(column, "__len__")
 

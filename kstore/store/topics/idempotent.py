@@ -27,7 +27,7 @@ class SequenceNumbers(Sequences):
     """The sequence numbers of one producer id and epoch, by partition. Not thread-safe."""
 
     def take(self, place: Place, writer: Writer) -> int:
-        """Return the number of the next record; the count is doubtful from now until `used`."""
+        """Return the number of the next record; the count is doubtful until `used` is called."""
         partition = self.partition(place)
         if partition.doubtful:
             partition.sequence = self.known(place, writer)
@@ -42,14 +42,14 @@ class SequenceNumbers(Sequences):
         partition.doubtful = False
 
     def known(self, place: Place, writer: Writer) -> int:
-        """Return the number after the producer's last batch in the log; the counted one if the log has no batch."""
+        """Return the number after the producer's last batch in the log; if the log has none, the counted number."""
         info = self.info(writer)
         if info is None or not info.batches:
             return self.partition(place).sequence
         return (info.batches[-1].last_sequence + 1) % _WRAP
 
     def info(self, writer: Writer) -> ProducerInfo | None:
-        """Return the log's state of this producer, or None if it has none for this epoch."""
+        """Return the log's state of this producer, or None if the log has no state for this epoch."""
         info = writer.producer_info(self.producer_id)
         return info if info is not None and info.producer_epoch == self.producer_epoch else None
 
@@ -71,13 +71,13 @@ class Numbered:
         self._known = known if known is not None and known.batches else None
 
     def write(self, writer: Writer, packer: Packer, stored: Stored) -> None:
-        """Append the packer's batches except those that the log has; note the offsets of all of them in `stored`."""
+        """Append the packer's batches that the log does not have yet; note the offsets of all batches in `stored`."""
         info, at, count = self._known, 0, 0
         before = 0 if info is None else (info.batches[-1].last_sequence + 1 - self.next) % _WRAP
         # A difference of at least half of the range is negative: the last batch is older than this call.
         if info is not None and 0 < before < _WRAP // 2:
             first = info.batches[0].first_offset
-            for batch in info.batches:  # the log keeps five batches; if ours is older, report the oldest one
+            for batch in info.batches:  # the log keeps five batches; if ours is older, report the oldest
                 if batch.first_sequence <= self.next <= batch.last_sequence:
                     first = batch.first_offset + self.next - batch.first_sequence
             stored.add(first, info.batches[-1].last_offset, packer.max_timestamp)
@@ -94,7 +94,7 @@ class Numbered:
 class Numbering:
     """The sequence numbers of the records of one call.
 
-    Batches are appended with `lock` held and after a call of `enter` with their partitions; `lock` is not held while
+    Before batches are appended, `enter` is called with their partitions and `lock` is taken. `lock` is not held while
     records are taken from the caller.
     """
 

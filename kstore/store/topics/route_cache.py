@@ -88,7 +88,7 @@ class Routes:
         return self._logs.log(self._metadata.catalog.find(topic, partition))
 
     def open(self, route: Route, number: int) -> tuple[Log, Writer]:
-        """Return the log of a partition, opened if it is closed, and its writer, which is attached to the route."""
+        """Open a partition's log if it is closed, attach its writer to the route, and return both."""
         log = self._logs.log(route.entries.get(number) or self._metadata.catalog.find(route.topic, number))
         writer = HostedLog(log).writer
         if route.writers[number] is not writer:
@@ -96,7 +96,7 @@ class Routes:
         return log, writer
 
     def reason(self, topic: str, error: BaseException) -> BaseException:
-        """Return what an append to a topic raises instead of this error; the next append makes a new route."""
+        """Return the exception that an append raises for this error; the next append makes a new route."""
         if isinstance(error, StorageError):
             self.forget(topic)  # the next append checks which partitions are still in service
         elif isinstance(error, LogClosedError):

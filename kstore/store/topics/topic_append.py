@@ -1,4 +1,4 @@
-"""`TopicAppender`: appends records to the partitions of a topic, each batch through the gate of its log.
+"""`TopicAppender`: appends records to the partitions of a topic, each batch under its log's write lock.
 
 Invariant: if a call for many records raises, the exception says what the call has stored, partition by partition.
 """
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from kstore.types import Headers
 
-READY_BYTES = 1 << 20  # append_many encodes this much, over all partitions, before it writes
-OPEN_BYTES = 64 << 20  # append_many holds at most this much, however many partitions it fills at the same time
+READY_BYTES = 1 << 20  # bytes that append_many encodes, over all partitions, before it writes
+OPEN_BYTES = 64 << 20  # the most bytes that append_many holds in memory, however many partitions it fills
 
 _CLIENT = int(Origin.CLIENT)
 _AS_GIVEN = ("producer", "uncompressed")
@@ -64,8 +64,8 @@ class AppendOptions(NamedTuple):
 class Load:
     """One call of `append_many` or `append_columns`: its pipelines, and what it has stored so far.
 
-    With a `numbering` its batches get a producer's numbers. `again` is the load of an earlier attempt at the same
-    call: the records that the earlier attempt stored are left out.
+    With a `numbering` its batches get a producer's numbers. `again` is the load of an earlier attempt at the same call:
+    records that the earlier attempt stored are skipped.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Load:
             numbering.resume(again._numbering, self._writers)
 
     def run(self, rows: Records | ColumnArguments) -> dict[int, AppendInfo]:
-        """Append a record for each of these rows; return what each partition got."""
+        """Append a record for each of these rows; return the offsets that each partition got."""
         work = OrderedWork(arguments.integer("threads", rows.threads, 1, MAX_THREADS))
         blocks = rows.blocks(self._now_ms)
         splitter: Any = rows.splitter(
@@ -173,7 +173,7 @@ class Load:
 
     @property
     def appended(self) -> dict[int, AppendInfo]:
-        """What each partition has got so far, sorted by partition."""
+        """The offsets that each partition has got so far, sorted by partition."""
         return {
             number: stored.info(self._writers[number].config, self._now_ms)
             for number, stored in sorted(self._stored.items())
@@ -181,13 +181,13 @@ class Load:
         }
 
     def _too_large(self, error: RecordTooLargeError) -> KStoreError:
-        """Return the refusal of a record with the name of the limit that it exceeds."""
+        """Return the error for a record that is too large, with the name of the limit that it exceeds."""
         writer = next(iter(self._writers.values()), None)
         return error if writer is None else batch_packer.too_large(writer.config, error)
 
 
 def _store_now(work: OrderedWork, store: _Store, writer: Writer, packer: Packer, stored: Stored) -> None:
-    work.broken = True  # until all steps are done
+    work.broken = True  # stays true unless all steps are done
     store(writer, packer, stored)
     packer.clear()
     work.broken = False

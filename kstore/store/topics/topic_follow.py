@@ -36,7 +36,7 @@ NEWS_SECONDS = 0.1  # how soon a follower notices new partitions and deleted top
 
 
 class Start(Protocol):
-    """Starts to read a partition; a new partition is read from its start."""
+    """Starts to read a partition; if `is_new`, at the partition's start."""
 
     def __call__(self, entry: Entry, is_new: bool = False) -> RecordIterator: ...
 
@@ -54,7 +54,7 @@ class TopicView:
         return self._metadata.current().partitions(self.topic)
 
     def explained(self, entries: Mapping[int, Entry], error: Exception) -> Exception:
-        """Return why these partitions could not be read: a closed store, a deleted topic, or else `error` itself."""
+        """Return the error to raise if these partitions cannot be read: closed store, deleted topic, else `error`."""
         if not isinstance(error, KStoreError):
             return error
         try:
@@ -82,7 +82,7 @@ class TopicPass(NamedTuple):
     durable: bool
 
     def rounds(self) -> Iterator[Round]:
-        """Return the rounds of the existing records: one round of all partitions if merged, else one for each."""
+        """Return the rounds of the existing records: one round of all partitions if merged, else one per partition."""
         started, start, entries = self.started, self.start, self.entries
         if self.by_timestamp:
             return iter([[*started.items()]])
@@ -118,8 +118,8 @@ class FollowOptions(NamedTuple):
 class TopicFollower:
     """A consumer's reads of one topic: its partitions, their topic id, and a position in each.
 
-    A position is valid only in the partition that it was read from. If the topic is deleted, or records below the
-    position are truncated, that is an error, even if a new partition has the same name and number. Not thread-safe.
+    A position is valid only in the partition that it was read from. The follower raises if the topic is deleted (even
+    if a new partition has the same name and number) or if records below the position are truncated. Not thread-safe.
     """
 
     def __init__(self, view: TopicView, options: FollowOptions) -> None:
@@ -158,7 +158,7 @@ class TopicFollower:
         followed.version = version
 
     def lost(self, number: int, offset: int) -> OffsetOutOfRangeError | None:
-        """Return an error if records that a consumer has read below `offset` have been truncated since; else None."""
+        """Return an error if records below `offset`, which the consumer has read, were truncated since; else None."""
         return self._followed[number].lost(offset)
 
     def coming(self) -> Iterator[ConsumerRecord]:
@@ -209,7 +209,7 @@ class FollowedRead:
         ]
 
     def rounds(self) -> Iterator[Round]:
-        """Yield a round whenever there are new records, until there were none for the timeout."""
+        """Yield a round whenever there are new records; end if there are none for the length of the timeout."""
         deadline = self._deadline()
         while True:
             if news := self.look():
