@@ -2,7 +2,7 @@
 
 Each question makes a store or a log of several sizes and measures each in fresh processes, one at a time. What fills it
 ends by `os._exit`, as in a crash, and the next process opens what is left. A
-table is printed for each question; with `--write` it goes into bench/results/scale.md, between the question's two markers.
+table is printed for each question; with `--write` it goes into bench/results/scale.md, between two markers.
 
 A cell is processor time (user and system, all threads of the process) and behind it, in brackets, the time by the
 clock, which other tasks of the machine lengthen. The last row is the exponent x of "grows as size ** x" between the two

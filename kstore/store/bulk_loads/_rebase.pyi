@@ -1,4 +1,4 @@
-"""Writes the offsets that staged batches get in the log into the staged file."""
+"""Writes into a staged file the offsets that its batches get in the log."""
 
 from _typeshed import StrPath
 
@@ -9,5 +9,6 @@ def rebase(
 
     Returns (next offset, number of batches, CRC of the first batch). Writes only the 16 bytes of each batch that no CRC
     covers, without the GIL. Ignores the present offsets, so a call may be repeated. If `write` is false, only checks
-    the batches. Raises `StorageError`, and `CorruptRecordError` unless the bytes are whole batches without a producer.
+    the batches. Raises `StorageError`; raises `CorruptRecordError` if the bytes are not whole batches without a
+    producer.
     """

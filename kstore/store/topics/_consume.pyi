@@ -61,9 +61,9 @@ class ConsumerIterator:
 
     A round is a list of `(partition, iterator of Records)`. It is read to its end before the next one, partition by
     partition. If `by_timestamp`, the partitions are merged: the next record is the one with the least timestamp among
-    the partitions' next records, or that of the lowest partition among equals. Each partition keeps its order, and one
-    record of each is read ahead. An error of an iterator, replaced by the result of `explain` if given, is raised and
-    ends this iterator. Not thread-safe: a concurrent call raises `ValueError`.
+    the partitions' next records, or the lowest partition's record among equal timestamps. Each partition keeps its
+    order, and one record of each partition is read ahead. An error of an iterator, replaced by the result of `explain`
+    if given, is raised and ends this iterator. Not thread-safe: a concurrent call raises `ValueError`.
     """
     def __init__(
         self,

@@ -23,7 +23,7 @@ class PartitionSequence:
     sequence: int
     doubtful: bool
     def attach(self, writer: Writer) -> None:
-        """Append to the log of this writer from now on."""
+        """Use this writer's log for appends from now on."""
 
 @disjoint_base
 class Sequences:
@@ -49,7 +49,7 @@ class Sequences:
         self, producer_id: int, producer_epoch: int, *, transactional: bool, metadata: type[RecordMetadata] = ...
     ) -> None: ...
     def partition(self, place: _Place) -> PartitionSequence:
-        """Return the numbers of one partition, which are made if there are none."""
+        """Return the numbers of one partition; create them if there are none."""
     def append(
         self,
         taken: list[Any] | None,
