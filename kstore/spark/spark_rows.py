@@ -192,7 +192,7 @@ def _data(name: str, value: Any) -> Any:
 
 
 def _stamp(timestamp: Any, number: int) -> int | None:
-    """Return milliseconds, -1 for none. Spark's datetimes have no zone; they are read in this machine's zone."""
+    """Return milliseconds, or None for None; a datetime without a zone comes from Spark, in this machine's zone."""
     if isinstance(timestamp, datetime.datetime):
         milliseconds = (timestamp.astimezone(datetime.UTC) - _EPOCH) // _MILLISECOND
         if milliseconds < 0:

@@ -17,7 +17,7 @@ from kstore.store.topics.topic_reader import TopicRead, TopicReader
 
 T = TypeVar("T")
 
-NEWS_SECONDS = 0.25  # how soon a follower that does not poll notices new partitions
+NEWS_SECONDS = 0.25  # how soon a follower that writers wake notices new partitions
 
 
 class TopicSource:
@@ -38,7 +38,7 @@ class TopicSource:
 
     @property
     def is_woken(self) -> bool:
-        """Return whether all writers are in this process, so that they wake the reader."""
+        """Whether all writers are in this process, so that they wake the reader."""
         return all(isinstance(view, Writer) for view in self._views)
 
     def has_news(self) -> bool:

@@ -1,4 +1,4 @@
-"""`TopicAppender`: appends records to the partitions of a topic, each batch under its log's write lock.
+"""`TopicAppender`: appends records to the partitions of a topic, each batch with the gate (the writer's lock) held.
 
 Invariant: if a call for many records raises, the exception says what the call has stored, partition by partition.
 """
