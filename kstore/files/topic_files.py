@@ -39,7 +39,7 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
 State: TypeAlias = Literal["live", "creating", "deleting"]
 
 MAX_PARTITIONS = 100_000
-"""The most partitions of a topic, since each is a directory; also of all topics in state "creating" together."""
+"""The most partitions of a topic (each is a directory), and of all topics in state "creating" together."""
 MAX_GENERATION = 2**62
 
 _VERSION = 1

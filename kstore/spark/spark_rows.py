@@ -112,7 +112,7 @@ def _too_early(row: int, shown: str) -> InvalidTimestampError:
 def from_pandas(pa: Any, frame: Any) -> Any:
     """Convert a pandas frame to a record batch.
 
-    A column `partition` may have floats, as in pandas if numbers are missing, or integers of another width. Datetimes
+    A column `partition` may have integers of another width, or floats (pandas: if numbers are missing). Datetimes
     without a zone are refused, because kstore would have to guess the zone.
     """
     check_once(frame.columns)

@@ -91,7 +91,7 @@ class Administration:
             self._configure_logs(manager, known)
 
     def _caution(self, topic: str, overrides: Mapping[str, str], before: LogConfig) -> None:
-        """Warn about a topic's new settings, except for warnings that its old settings or the store's cause, too."""
+        """Warn about a topic's new settings, unless its old settings or the store's settings cause the same warning."""
         config, broker = self._metadata.config, self._metadata.broker
         earlier = {*before.warnings(broker), *config.warnings(broker)}
         warnings = config.for_topic(overrides).warnings(broker)

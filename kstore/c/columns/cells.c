@@ -15,7 +15,7 @@ static inline void ks_pause(void) {}
 #endif
 
 #define KS_CELL ((int64_t)256 << 10)    /* fits the second-level cache together with its rows */
-#define KS_VIEW_CELL ((int64_t)4 << 20) /* a cell's memory becomes a buffer of views: few are better */
+#define KS_VIEW_CELL ((int64_t)4 << 20) /* each cell becomes one buffer of views: large cells, few buffers */
 #define KS_SPINS 1000                   /* how often a thread checks whether it is its turn before it sleeps */
 
 typedef struct {
@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     ks_reader r;
     ks_rows rows;
-    int32_t *buffers;        /* for views: the number in the columns of each buffer of the cell */
+    int32_t *buffers;        /* for views: the number that each of the cell's buffers has in the columns */
     int buffers_capacity;
 } ks_cell;
 

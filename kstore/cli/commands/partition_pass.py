@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def parser(command: str, about: str, examples: str, dry_run: str) -> command_options.Parser:
-    """Return a parser with the first options of such a command."""
+    """Return a parser with the options that come first in each command that passes over partitions."""
     made = command_options.Parser(command, about, examples)
     made.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC or DIR/TOPIC-P")
     made.add_argument("--topic", action="append", default=[], help="only this topic; may be given again")
@@ -37,7 +37,7 @@ def parser(command: str, about: str, examples: str, dry_run: str) -> command_opt
 
 
 def add_settings(made: command_options.Parser, *settings: str) -> None:
-    """Add the last options of such a command: these settings, `--config` and `--json`."""
+    """Add the options that come last in each such command: these settings, `--config` and `--json`."""
     command_options.add_settings(made, *settings)
     command_options.add_config(made)
     made.add_argument("--json", action="store_true", help="print JSON")

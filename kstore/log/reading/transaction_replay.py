@@ -71,9 +71,9 @@ class Replayed:
         log_end_offset: int,
         recovery_point: int,
     ) -> tuple[int, int, list[AbortedTxn]]:
-        """Replay new batches. Return (last stable offset, an offset, the transactions that were aborted from it on).
+        """Replay new batches. Return (last stable offset, `start`, transactions aborted at or above `start`).
 
-        Transactions that were aborted below the offset are in the segments' indexes. `version` is the version of the
+        Transactions that were aborted below `start` are in the segments' indexes. `version` is the version of the
         view's guard; if it differs from the last call's, everything is replayed again.
         """
         with self._lock:

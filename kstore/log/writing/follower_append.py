@@ -89,4 +89,4 @@ def _write(writer: Writer, data: memoryview, batches: Sequence[Batch]) -> None:
             code, _ = writer.appender.commit(data, 0, True, True)
     if code == Code.SPLIT:
         raise _SplitError
-    writer.roll_for(code, base_offset)  # the code is DONE, or BUSY: then `roll_for` raises
+    writer.roll_for(code, base_offset)  # the code is DONE or BUSY; for BUSY `roll_for` raises

@@ -72,7 +72,7 @@ def append_one_locked(
     except BaseException:
         table.drop()  # also after an interrupt between the two calls: otherwise the next write would publish this batch
         raise
-    writer.roll_for(code, first)  # the code is DONE, or BUSY: then `roll_for` raises
+    writer.roll_for(code, first)  # the code is DONE or BUSY; for BUSY `roll_for` raises
     return first, appender.next_offset - 1, -1
 
 

@@ -20,7 +20,7 @@ from kstore.store.topics._idempotent import Sequences
 
 Place = tuple[str, int]
 Enter = Callable[[list[Place]], None]
-_WRAP = 1 << 31  # after 2^31 - 1 sequence numbers continue at 0
+_WRAP = 1 << 31  # the sequence number after 2^31 - 1 is 0
 
 
 class SequenceNumbers(Sequences):

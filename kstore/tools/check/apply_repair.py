@@ -26,7 +26,7 @@ _INTERVAL_BYTES = 4096
 def carry_out(plan: Plan, backup: str) -> None:
     """Copy to `backup`, a new directory, all files that the plan changes; then carry out the plan.
 
-    Takes the locks of a writer. Raises `LogLockedError` if a log, a store or a broker holds one, and `StorageError`.
+    Takes the locks of a writer. Raises `StorageError`, and `LogLockedError` if a log, a store or a broker holds one.
     """
     directory = os.path.abspath(plan.path)
     root = os.path.dirname(directory)
@@ -125,14 +125,14 @@ def _rewrite(directory: str, segments: list[SegmentPlan]) -> None:
     """Replace the files of all these segments by repaired ones, atomically as a compaction does."""
     staged = {segment.base_offset: _stage(directory, segment) for segment in segments}
     fs.sync_directory(directory)
-    # If a file of the first segment is still `.cleaned`, the next opening drops all new files. So rename these last.
+    # If a file of the first segment is still `.cleaned`, the next opening drops all new files. So its files are last.
     for base in sorted(staged, reverse=True):
         if base == min(staged):
             fs.sync_directory(directory)
         for path in staged[base]:
             fs.rename(path + names.CLEANED, path + names.SWAP)
     fs.sync_directory(directory)
-    # The next opening deletes segments between two `.swap` segments: swap in offset order, so that no new one is there.
+    # The next opening deletes segments between two `.swap` segments: swap in offset order, so that only old ones are.
     for base in sorted(staged):
         for path in staged[base]:
             fs.rename(path + names.SWAP, path)

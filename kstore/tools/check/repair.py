@@ -72,7 +72,7 @@ def plan_repair(directory: str, progress: Progress | None = None) -> Plan:
         limit = max(limit, overlaps.limits.get(base, limit))
         copies = {at: f"the segments from {next} on hold" for at, next in overlaps.copies.get(base, {}).items()}
         copies |= {at: f"{name} holds" for at, name in places.copies.get(logs[base], {}).items()}
-        # After a crash during the swaps, opening deletes segments between the new ones: these must be rewritten, too.
+        # After a crash during the swaps, opening deletes old segments between new ones: rewrite those old ones, too.
         is_moved = bool(moved) and moved[0] <= base <= moved[-1]
         batches = _plan_segment(
             plan, path, base, limit, marks, bool(errors), copies, places.flipped.get(logs[base]),
@@ -224,7 +224,7 @@ def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPl
 
 
 def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
-    """Plan to correct leader epochs: from the epoch file if the neighbours agree with it, or else from these."""
+    """Plan to correct leader epochs: from the epoch file if the neighbours agree with it, else from the neighbours."""
     path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in checkpoint.read_checkpoint(path, 2)]

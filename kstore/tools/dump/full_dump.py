@@ -1,4 +1,4 @@
-"""Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and past damage.
+"""Dumps that Kafka's tool does not have: of whole directories, of ranges, as JSON, and dumps that go on after damage.
 
 Invariant: every fault is reported and skipped, and no line is printed in part. No file is opened for writing.
 """
@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 
 class _Nowhere(io.BytesIO):
-    """Discards text that was printed before."""
+    """Discards the output of a second pass over a file: the first pass has printed it."""
 
     def write(self, _: object) -> int:
         return 0
@@ -337,7 +337,7 @@ class _Entries:
             self._report(self._path, position, what)
 
     def check_offset(self, at: int, offset: int, position: int) -> None:
-        """Complain unless a batch at the position ends at the offset, or below it, as before 4.1 (SEMANTICS 3.18)."""
+        """Complain unless a batch at the position ends at the offset, or (Kafka before 4.1) below it (SEMANTICS 3.18)."""
         if self._fd is None:
             return
         try:
