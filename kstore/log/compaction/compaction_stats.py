@@ -27,7 +27,7 @@ class Numbers(TypedDict):
 def numbers(view: Writer | ReadOnlyView, config: LogConfig, now_ms: int) -> Numbers:
     """Return the first dirty offset, the dirty ratio, the last compaction, and why the last one failed.
 
-    The first dirty offset is -1 if the policy lacks `compact`. The failure is "" if the last compaction succeeded.
+    The first dirty offset is -1 if the policy lacks `compact`. The failure is "" unless the last compaction failed.
     """
     first_dirty, ratio, compacted_ms, kept, read, failure = -1, 0.0, -1, 0, 0, ""
     if config.compacts:

@@ -468,7 +468,7 @@ class _Round:
         """Return whether the index files are those that a cleaning would write for the segment's batches."""
         scan = segment.scan(0, segment.size_bytes, index_interval_bytes=self._config.index_interval_bytes)
         if scan.end_position < segment.size_bytes:
-            return True  # a damaged index is no reason to rewrite the segment
+            return True  # damaged batches are no reason to rewrite the segment
         times = scan.time_entries
         if scan.max_timestamp >= 0:
             times += segment.time_index.closing_entry(times, scan.max_timestamp, scan.max_timestamp_offset)

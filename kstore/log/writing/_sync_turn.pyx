@@ -1,9 +1,9 @@
 """Group commit: the turn to sync a log, and the threads that wait for it.
 
-The turn is a lock: one thread at a time has it. The others sleep, each on a lock. The thread that gives the turn
-back wakes the threads whose records the sync has covered, and one more to sync for the rest. Compiled, so that no
-interrupt (a signal handler that raises) comes between two steps. The GIL is the lock: between a check and the step that
-depends on it no object is allocated, since a garbage collection could start and let other threads run.
+One thread at a time has the turn. The others sleep, each on its own lock. The thread that gives the turn back wakes
+the threads whose records the sync has covered, and one more to sync for the rest; no other thread wakes. Compiled, so
+that no interrupt (a signal handler that raises) comes between two steps. The GIL is the lock: between a check and the
+step that depends on it no object is allocated, since a garbage collection could start and let other threads run.
 Invariant: a thread that was woken and leaves without taking the turn still calls `give`, so that the next one is woken.
 """
 

@@ -91,7 +91,7 @@ class InlineHousekeeper:
 
 
 class ThreadHousekeeper(InlineHousekeeper):
-    """Does the due work of a log without a store, by the system's clock: a thread flushes, appends unlink files.
+    """Does the due work of a log without a store, by the system's clock: a daemon thread flushes, appends unlink files.
 
     If no thread can be started, appends flush, too; each roll tries again to start one.
 

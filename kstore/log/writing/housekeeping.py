@@ -467,7 +467,7 @@ class Housekeeping:
                     self._watches_producers = len(self.writer.producers.table) > 0
 
     def flush_timed(self) -> int | None:
-        """Flush if `flush.ms` have passed (SEMANTICS 12.5). Return the milliseconds to the next flush, or None."""
+        """Flush if `flush.ms` have passed (SEMANTICS 12.5). Return the milliseconds to the next flush; None: never."""
         writer = self.writer
         flush_ms = writer.config.flush_ms
         if flush_ms >= NEVER:

@@ -110,7 +110,7 @@ class Writer:
 
     @property
     def stable_end_offset(self) -> int:
-        """The first offset of the earliest open transaction; the log end if none is open (SEMANTICS 0.2).
+        """The last stable offset: the first offset of the earliest open transaction, else the log end (SEMANTICS 0.2).
 
         While records are cut, the log start.
         """

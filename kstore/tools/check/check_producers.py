@@ -152,7 +152,7 @@ class ProducerCheck:
         self._expected.clear()
 
     def _is_above(self, offset: int, unknown: int = LONG_MAX) -> bool:
-        """Return whether opening recovers the log at an offset; `unknown` replaces a missing recovery point."""
+        """Return whether opening recovers an offset and rebuilds files; `unknown` replaces a missing recovery point."""
         return not self._has_marker and offset >= (unknown if self._flushed_below is None else self._flushed_below)
 
     def _was_cleaned(self, offset: int) -> bool:

@@ -224,7 +224,10 @@ def _settle_faults(fd: int, rows: Rows, batches: list[Batch], segment: SegmentPl
 
 
 def _settle_epochs(batches: list[Batch], segment: SegmentPlan) -> None:
-    """Plan to correct leader epochs: from the epoch file if the neighbours agree with it, else from the neighbours."""
+    """Plan to restore wrong leader epochs from the epoch file, if the neighbours agree with it.
+
+    Otherwise an epoch that is below -1, or that the file does not cover, is restored from neighbours that agree.
+    """
     path = os.path.join(os.path.dirname(segment.path), names.LEADER_EPOCH_CHECKPOINT)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in checkpoint.read_checkpoint(path, 2)]

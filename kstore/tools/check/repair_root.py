@@ -41,7 +41,7 @@ class RootPlan:
     topics: topic_files.TopicTable | None = None
     done: load_files.Done | None = None
     missing: dict[checkpoint.Partition, tuple[int, uuid.UUID | None]] = field(default_factory=dict)
-    """Partitions whose directories are missing, each with the offset at which it continues and its topic's id."""
+    """Partitions without directories, each with the offset at which it continues, empty, and its topic's id."""
 
     @property
     def names(self) -> list[str]:
