@@ -118,9 +118,10 @@ class Writer:
         return self.log_start_offset if end is None else end
 
     def decided_end_offset(self, timeout: float | None = None) -> int:
-        """Wait for a truncation by another thread to end, unless it has failed; return the last stable offset.
+        """Wait for a truncation by another thread to end; return the last stable offset.
 
-        Return the log start after `timeout` seconds.
+        Return the log start after `timeout` seconds, or if the truncation failed, the log is closed, or this thread
+        truncates.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (end := self._known_stable_end()) is None:

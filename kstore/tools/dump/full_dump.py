@@ -337,7 +337,7 @@ class _Entries:
             self._report(self._path, position, what)
 
     def check_offset(self, at: int, offset: int, position: int) -> None:
-        """Complain unless a batch at the position ends at the offset; below it is right before 4.1 (SEMANTICS 3.18)."""
+        """Complain unless a batch at the position ends at the offset or, as before 4.1, below it (SEMANTICS 3.18)."""
         if self._fd is None:
             return
         try:
