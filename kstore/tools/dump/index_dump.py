@@ -232,7 +232,7 @@ def _check_time_index(path: str, data: bytes, entries: list[tuple[int, int]], ba
 
 
 def _lookup(entries: list[tuple[int, int]], relative: int) -> int:
-    """Return where to start, by the steps of Kafka's search: with entries out of order, other searches end elsewhere."""
+    """Return where to start, by the steps of Kafka's search: if entries are out of order, other searches differ."""
     if not entries:
         return 0
     low, high = max(0, len(entries) - 1 - _WARM_BYTES // OFFSET_ENTRY_BYTES), len(entries) - 1
