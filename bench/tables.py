@@ -162,26 +162,30 @@ def table_of(file: str) -> list[str]:
     raise SystemExit(f"no results of {file}")
 
 
-def row_of(line: str, run: str) -> str:
-    """One row for a question: kstore's median, and for each other program its time divided by kstore's."""
-    question, _, name = line.partition(" | ")
-    ours, others, at = "", [], None
+def answers(run: str) -> dict[str, list[dict[str, str]]]:
+    """The rows of each question in the results of a run, each row by its columns."""
+    found: dict[str, list[dict[str, str]]] = {}
+    question = ""
     for line in (RESULTS / f"{run}.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("| question | contestant |"):
             head = cells_of(line)
-        elif line.startswith("| **"):
-            at = without_threads(cells_of(line)[0].strip("*"))
-        elif not line.startswith("|  |"):
-            at = None
-        if at == without_threads(question):
-            cells = dict(zip(head, cells_of(line), strict=False))
-            if cells["contestant"] == "kstore":
-                ours = cells["median"]
-            elif (ratio := cells.get(RATIO, "").rstrip("x")) and not cells["contestant"].startswith("kstore"):
-                others.append(f"{cells['contestant']} {ratio}")
-    if not ours:
+        elif line.startswith(("| **", "|  |")):
+            row = dict(zip(head, cells_of(line), strict=True))
+            question = row["question"].strip("*") or question
+            found.setdefault(without_threads(question), []).append(row)
+    return found
+
+
+def row_of(line: str, run: str, found: dict[str, list[dict[str, str]]]) -> str:
+    """One row for a question: kstore's median, and for each other program its time divided by kstore's."""
+    question, _, name = line.partition(" | ")
+    rows = found.get(without_threads(question), [])
+    ours = next((row["median"] for row in rows if row["contestant"] == "kstore"), None)
+    if ours is None:
         raise SystemExit(f"{run} has no question {question!r}")
-    return f"| {name or question} | {ours} | {'; '.join(others)} |"
+    ratios = [(row["contestant"], row[RATIO].rstrip("x")) for row in rows if row.get(RATIO)]
+    others = "; ".join(f"{one} {ratio}" for one, ratio in ratios if not one.startswith("kstore"))
+    return f"| {name or question} | {ours} | {others} |"
 
 
 def without_threads(question: str) -> str:
@@ -196,7 +200,8 @@ def refreshed(page: str) -> str:
         return "\n".join([found[1], "", *table_of(found[2]), "", found[3]])
 
     def rows_below(found: re.Match[str]) -> str:
-        lines = [row_of(question, found[2]) for question in found[3].strip().splitlines()]
+        run = answers(found[2])
+        lines = [row_of(line, found[2], run) for line in found[3].strip().splitlines()]
         return "\n".join([found[1], "| | kstore | time of others / kstore's time |", "|---|---|---|", *lines, "", ""])
 
     page = re.sub(r"(<!-- (bench_\w+\.py): begin -->).*?(<!-- \2: end -->)", table_between, page, flags=re.DOTALL)

@@ -16,7 +16,7 @@ BENCH = REPOSITORY / "bench"
 
 
 def module_of_bench(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(REPOSITORY / "bench")
+    monkeypatch.syspath_prepend(BENCH)
     return importlib.import_module(name)
 
 
@@ -152,8 +152,7 @@ def test_a_path_that_takes_4_percent_more_is_named_and_one_that_takes_2_is_not(
 
 def test_each_row_that_the_notes_name_is_in_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = module_of_bench("tables", monkeypatch)
-    results = "".join(path.read_text(encoding="utf-8") for path in (BENCH / "results").glob("*.md"))
-    rows = set(re.findall(r"^\| \*\*(.+?)\*\* \|", tables.without_threads(results), re.MULTILINE))
+    rows = {question for run in ("bench", "bench-all") for question in tables.answers(run)}
     notes = tables.without_threads(" ".join((BENCH / "NOTES.md").read_text(encoding="utf-8").split()))
     named = re.findall(r"\brow \"([^\"]+)\"", notes)
     assert len(named) >= 8

@@ -6,19 +6,17 @@ Ruff's rules D check the form of the modules in Python. These tests read stubs, 
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kstore
 import kstore.spark
 import kstore.testing
-from tests.test_docs import text_of
+from tests.test_public_api import COMPILED, module_source, source_of
 
 SECTIONS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")
 SHARED = re.compile(r"\barguments of\s+`(\w+(?:\.\w+)?)`")
@@ -26,42 +24,33 @@ SHARED = re.compile(r"\barguments of\s+`(\w+(?:\.\w+)?)`")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def source_of(module: str) -> Path:
-    """The file that an editor shows: a compiled module's stub."""
-    file = Path(sys.modules[module].__file__ or "")
-    return file if file.suffix == ".py" else file.parent / f"{file.name.partition('.')[0]}.pyi"
+def owners() -> Iterator[Any]:
+    """The public functions and classes of kstore, and the bases of these classes: each once."""
+    values = [getattr(package, name) for package in (kstore, kstore.spark, kstore.testing) for name in package.__all__]
+    every = (each for value in values for each in (value.__mro__ if isinstance(value, type) else [value]))
+    return iter({each: None for each in every if (getattr(each, "__module__", None) or "").startswith("kstore")})
 
 
 def public_functions() -> Iterator[tuple[str, Function, str | None]]:
     """Every public function and method as its source has it: once, where it is defined."""
-    seen = set()
-    for package in (kstore, kstore.spark, kstore.testing):
-        for name in package.__all__:
-            value = getattr(package, name)
-            owners = value.__mro__ if isinstance(value, type) else [value]
-            for owner in owners:
-                module = getattr(owner, "__module__", None)
-                if module is None or not module.startswith("kstore") or (module, owner.__name__) in seen:
-                    continue
-                seen.add((module, owner.__name__))
-                importlib.import_module(module)
-                for node in ast.parse(text_of(source_of(module))).body:
-                    if isinstance(node, Function) and node.name == owner.__name__:
-                        yield name, node, None
-                    elif isinstance(node, ast.ClassDef) and node.name == owner.__name__:
-                        for each in [*node.body, *compiled_methods(owner, node)]:
-                            if isinstance(each, Function) and not each.name.startswith("_"):
-                                yield f"{owner.__name__}.{each.name}", each, owner.__name__
+    for owner in owners():
+        if not isinstance(owner, type):
+            yield owner.__name__, function_of(owner), None
+            continue
+        for node in (*source_of(owner).body, *map(function_of, compiled_methods(owner))):
+            if isinstance(node, Function) and not node.name.startswith("_"):
+                yield f"{owner.__name__}.{node.name}", node, owner.__name__
 
 
-def compiled_methods(owner: type, node: ast.ClassDef) -> Iterator[ast.stmt]:
-    """Methods such as `Log.append`, which the class takes from a compiled module: `append = _append.append`."""
-    for each in node.body:
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Attribute):
-            method = getattr(owner, each.value.attr, None)
-            if inspect.isfunction(method) or type(method).__name__ == "cython_function_or_method":
-                body = ast.parse(text_of(source_of(method.__module__))).body
-                yield from (found for found in body if isinstance(found, Function) and found.name == method.__name__)
+def function_of(function: Any) -> Function:
+    """A function of a module as its source has it."""
+    body = module_source(function.__module__).body
+    return next(node for node in body if isinstance(node, Function) and node.name == function.__name__)
+
+
+def compiled_methods(owner: type) -> Iterator[Any]:
+    """Methods such as `Log.append`, which a class of Python takes from a compiled module."""
+    return (each for each in vars(owner).values() if isinstance(each, COMPILED) and each.__module__ != owner.__module__)
 
 
 def parameters(node: Function, is_method: bool) -> list[str]:

@@ -205,11 +205,16 @@ def test_a_topics_settings_may_be_keywords(tmp_path: Path) -> None:
 # --- what an editor shows ---------------------------------------------------------------------------------------------
 
 
-def source_of(owner: type) -> ast.ClassDef:
-    """The class as an editor reads it: a compiled one in its stub."""
-    file = Path(sys.modules[owner.__module__].__file__ or "")
+def module_source(module: str) -> ast.Module:
+    """A module as an editor reads it: a compiled one as its stub."""
+    file = Path(sys.modules[module].__file__ or "")
     source = file if file.suffix == ".py" else file.parent / f"{file.name.partition('.')[0]}.pyi"
-    found = [node for node in ast.walk(ast.parse(text_of(source))) if isinstance(node, ast.ClassDef)]
+    return ast.parse(text_of(source))
+
+
+def source_of(owner: type) -> ast.ClassDef:
+    """The class as an editor reads it."""
+    found = [node for node in ast.walk(module_source(owner.__module__)) if isinstance(node, ast.ClassDef)]
     return next(node for node in found if node.name == owner.__name__)
 
 

@@ -105,8 +105,7 @@ def words_of(path: Path) -> list[str]:
 
 
 PLAIN_PAGES = [REPOSITORY / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")]
-NOTES = REPOSITORY / "bench" / "NOTES.md"  # its numbers in brackets are measured
-SOURCES = [path for path in sources("kstore", "tests", "bench", "examples") if path != NOTES]
+SOURCES = sources("kstore", "tests", "bench", "examples")
 
 
 @pytest.mark.parametrize("path", [*sources(*FOLDERS), *PLAIN_PAGES], ids=lambda path: str(path.relative_to(REPOSITORY)))
