@@ -74,7 +74,7 @@ $(VENV)/.built: $(VENV)/.created $(SOURCES)
 	@touch $@
 
 $(VENV)/.%-tools: $(VENV)/.built pyproject.toml
-	@$(PIP) install $(call listed,["project"]["optional-dependencies"]["$*"])
+	@$(PIP) install $(call listed,["dependency-groups"]["$*"])
 	@touch $@
 
 # --- what users and developers run ------------------------------------------------------------------------------------
