@@ -7,10 +7,13 @@ import random
 import struct
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
 import crc32c as second_opinion
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from kstore import CorruptRecordError, Log, OffsetOutOfRangeError, Record
@@ -28,13 +31,26 @@ FOUR = FIVE[:4]  # threads share the rows of one chunk where no headers are aske
 WANTED = pytest.mark.parametrize("columns", [FOUR, FIVE], ids=["no headers", "headers"])
 
 
-def rows_of(chunks: list[Columns]) -> list[Record]:
-    return [Record(*row) for chunk in chunks for row in zip(*(_list(chunk[name]) for name in chunk.names), strict=True)]
+# The types of columns, whatever their layout. Arrow compares tables without an object for each value.
+TYPES = {
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "sequence": pa.int32(),
+}
 
 
-def bare(records: list[Record], columns: tuple[str, ...]) -> list[Record]:
-    """The records as columns show them: without headers where these are not among them."""
-    return records if columns == FIVE else [Record(*(getattr(record, name) for name in columns)) for record in records]
+def rows_of(chunks: list[Columns]) -> pa.Table:
+    """The rows of all chunks."""
+    parts = [pa.table({name: pa.array(chunk[name]).cast(TYPES[name]) for name in chunk.names}) for chunk in chunks]
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def between(rows: pa.Table, start: int, end: int) -> pa.Table:
+    """The rows whose offsets lie in [start, end)."""
+    return rows.filter((pc.field("offset") >= start) & (pc.field("offset") < end)).combine_chunks()
 
 
 def _list(column: object) -> list[object]:
@@ -95,14 +111,19 @@ class Segment:
     def _batch_at(self, at: int) -> bytes:
         return self.data[at : at + 12 + struct.unpack_from(">i", self.data, at + 8)[0]]
 
-    def records(self, start: int = 0, end: int = 2**62) -> tuple[list[Record], CorruptRecordError | None]:
-        rows: list[Record] = []
+    @cached_property
+    def records(self) -> tuple[pa.Table, CorruptRecordError | None]:
+        """The rows that the record reader gives, and the fault that ends them."""
+        records: list[Record] = []
+        fault = None
         try:
-            for record in RecordIterator(((self.data, str(self.path), 0),), start, end):
-                rows.append(record)
-        except CorruptRecordError as fault:
-            return rows, fault
-        return rows, None
+            for record in RecordIterator(((self.data, str(self.path), 0),), 0, 2**62):
+                records.append(record)
+        except CorruptRecordError as error:
+            fault = error
+        cells = {name: [getattr(record, name) for record in records] for name in FOUR}
+        cells["headers"] = [[{"key": key, "value": value} for key, value in record.headers] for record in records]
+        return pa.table({name: pa.array(cells[name], TYPES[name]) for name in FIVE}), fault
 
 
 def batches(rng: random.Random, total: int, records: int, codecs: tuple[int, ...] = (0,)) -> list[bytes]:
@@ -146,12 +167,12 @@ def test_several_threads_give_the_rows_of_one(
     name: str, layout: str, columns: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     segment: Segment = request.getfixturevalue(name)
-    wanted = bare(segment.records()[0], columns)
+    wanted = segment.records[0].select(columns)
     for threads in (1, 2, 5):
         chunks, fault = segment.read(layout, threads=threads, columns=columns)
         assert fault is None
         assert rows_of(chunks) == wanted
-        assert chunks[-1].next_offset == wanted[-1].offset + 1
+        assert chunks[-1].next_offset == wanted["offset"][-1].as_py() + 1
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -161,7 +182,7 @@ def test_limits_hold_to_the_row_with_several_threads(
 ) -> None:
     rng = random.Random(f"{SEED}:5")
     for segment in (plain, packed):
-        wanted = bare(segment.records()[0], columns)
+        wanted = segment.records[0].select(columns)
         for rows, size in (
             (7_001, 2**62),
             (2**62, 3 * CELL),
@@ -179,12 +200,12 @@ def test_a_start_and_an_end_inside_of_batches_hold_with_several_threads(
     plain: Segment, columns: tuple[str, ...]
 ) -> None:
     rng = random.Random(f"{SEED}:6")
-    everything = bare(plain.records()[0], columns)
+    everything = plain.records[0].select(columns)
     for _ in range(8):
-        start, end = sorted(rng.randrange(everything[-1].offset) for _ in range(2))
+        start, end = sorted(rng.randrange(everything["offset"][-1].as_py()) for _ in range(2))
         chunks, fault = plain.read(start=start, end=end, columns=columns)
         assert fault is None
-        assert rows_of(chunks) == [r for r in everything if start <= r.offset < end]
+        assert rows_of(chunks) == between(everything, start, end)
 
 
 def test_threads_share_what_follows_a_batch_of_which_only_a_part_is_wanted(tmp_path: Path) -> None:
@@ -213,8 +234,8 @@ def test_a_fault_anywhere_ends_the_rows_where_it_does_for_one_thread(
     for number in (1, len(parts) // 2, rng.randrange(len(parts)), len(parts) - 1):
         spoiled = [*parts[:number], spoil(parts[number], kind), *parts[number + 1 :]]
         segment = Segment(tmp_path / "spoiled.log", b"".join(spoiled))
-        records, wanted_fault = segment.records()
-        wanted = bare(records, columns)
+        records, wanted_fault = segment.records
+        wanted = records.select(columns)
         alone, _ = segment.read(threads=1, columns=columns)
         assert rows_of(alone) == wanted
         chunks, fault = segment.read(columns=columns)
@@ -384,7 +405,7 @@ def test_chunks_read_at_once_are_the_rows_of_one_thread_in_order(
     name: str, layout: str, request: pytest.FixtureRequest
 ) -> None:
     segment: Segment = request.getfixturevalue(name)
-    wanted, _ = segment.records()
+    wanted, _ = segment.records
     everywhere = borders_of(segment.data)
     for threads, step in ((2, 1), (3, 9), (5, 40), (1, 5)):
         chunks, fault = segment.read(layout, threads=threads, size=CELL // 2, borders=everywhere[step::step])
@@ -393,11 +414,11 @@ def test_chunks_read_at_once_are_the_rows_of_one_thread_in_order(
         assert list(accumulate(len(chunk) for chunk in chunks))[-1] == len(wanted)
         ends = [chunk.next_offset for chunk in chunks]
         assert ends == sorted(ends)
-        assert ends[-1] == wanted[-1].offset + 1
+        assert ends[-1] == wanted["offset"][-1].as_py() + 1
 
 
 def test_chunks_read_at_once_hold_whole_batches_and_no_more_than_fits(plain: Segment) -> None:
-    ends = {record.offset + 1 for record in plain.records()[0]}
+    ends = {offset + 1 for offset in plain.records[0]["offset"].to_pylist()}
     chunks, _ = plain.read(size=CELL // 4, borders=borders_of(plain.data)[20::20])
     assert len(chunks) > 12
     for chunk in chunks:
@@ -410,7 +431,7 @@ def test_chunks_read_at_once_hold_whole_batches_and_no_more_than_fits(plain: Seg
 def test_borders_that_are_not_those_of_batches_change_nothing(plain: Segment, packed: Segment) -> None:
     rng = random.Random(f"{SEED}:8")
     for segment in (plain, packed):
-        wanted, _ = segment.records()
+        wanted, _ = segment.records
         right = borders_of(segment.data)
         for kind in range(4):
             wrong = sorted(rng.sample(range(len(segment.data) + 1), 30))
@@ -427,12 +448,12 @@ def test_borders_that_are_not_those_of_batches_change_nothing(plain: Segment, pa
 
 def test_a_start_and_an_end_inside_of_batches_hold_for_chunks_read_at_once(plain: Segment) -> None:
     rng = random.Random(f"{SEED}:9")
-    everything, _ = plain.records()
+    everything, _ = plain.records
     for _ in range(6):
-        start, end = sorted(rng.randrange(everything[-1].offset) for _ in range(2))
+        start, end = sorted(rng.randrange(everything["offset"][-1].as_py()) for _ in range(2))
         chunks, fault = plain.read(start=start, end=end, size=CELL // 3, borders=borders_of(plain.data)[::12])
         assert fault is None
-        assert rows_of(chunks) == [r for r in everything if start <= r.offset < end]
+        assert rows_of(chunks) == between(everything, start, end)
 
 
 @pytest.mark.parametrize("kind", ["crc", "size", "magic", "offsets", "records", "packed"])
@@ -442,7 +463,7 @@ def test_a_fault_anywhere_ends_chunks_read_at_once_where_it_ends_one_thread(kind
     for number in (1, len(parts) // 2, rng.randrange(len(parts)), len(parts) - 1):
         spoiled = [*parts[:number], spoil(parts[number], kind), *parts[number + 1 :]]
         segment = Segment(tmp_path / "spoiled.log", b"".join(spoiled))
-        wanted, wanted_fault = segment.records()
+        wanted, wanted_fault = segment.records
         borders = list(accumulate(map(len, spoiled)))
         chunks, fault = segment.read(threads=4, size=CELL // 2, borders=borders[9::9])
         assert rows_of(chunks) == wanted
@@ -458,7 +479,7 @@ def test_a_batch_larger_than_a_chunk_is_given_in_parts(tmp_path: Path) -> None:
         parts[number] = struct.pack(">q", offset) + part[8:]
         offset += struct.unpack_from(">i", part, 23)[0] + 1
     segment = Segment(tmp_path / "0.log", b"".join(parts))
-    wanted, _ = segment.records()
+    wanted, _ = segment.records
     chunks, fault = segment.read(size=CELL // 4, borders=list(accumulate(map(len, parts))))
     assert fault is None
     assert rows_of(chunks) == wanted
@@ -504,7 +525,7 @@ def test_a_large_batch_that_is_wrong_anywhere_gives_what_the_record_reader_gives
         large = reference.encode(items)
         after = reference.encode([Rec(len(items) + 5, T, None, b"after")])
         segment = Segment(tmp_path / "0.log", spoil_large(large, kind, rng) + after)
-        wanted, wanted_fault = segment.records()
+        wanted, wanted_fault = segment.records
         for layout, threads in (("binary", 1), ("large_binary", 3), ("view", 1)):
             chunks, fault = segment.read(layout, threads=threads)
             assert rows_of(chunks) == wanted
@@ -528,7 +549,7 @@ def test_batches_around_the_size_of_pieces_and_windows_give_all_rows(tmp_path: P
             parts.append(reference.encode(items))
             offset += len(items)
     segment = Segment(tmp_path / "0.log", b"".join(parts))
-    wanted, _ = segment.records()
+    wanted, _ = segment.records
     for columns in (FIVE, ("value",), ("offset", "timestamp"), ("offset", "timestamp", "key", "value", "sequence")):
         chunks, fault = segment.read(threads=1, columns=columns)
         assert fault is None
@@ -538,11 +559,11 @@ def test_batches_around_the_size_of_pieces_and_windows_give_all_rows(tmp_path: P
             if name == "sequence":
                 assert set(chunks[0][name].tolist()) == {-1}
             else:
-                assert _list(chunks[0][name]) == [getattr(record, name) for record in wanted]
+                assert rows_of(chunks)[name] == wanted[name]
     for size in (PIECE, 5 * PIECE, 40 * PIECE):
         assert rows_of(segment.read(threads=1, size=size)[0]) == wanted
-    start, end = wanted[len(wanted) // 3].offset, wanted[len(wanted) // 2].offset
-    assert rows_of(segment.read(threads=1, start=start, end=end)[0]) == [r for r in wanted if start <= r.offset < end]
+    start, end = (wanted["offset"][len(wanted) // part].as_py() for part in (3, 2))
+    assert rows_of(segment.read(threads=1, start=start, end=end)[0]) == between(wanted, start, end)
 
 
 @pytest.fixture
