@@ -56,7 +56,7 @@ help:
 	@echo 'make sanitize  build with bounds checks, ASan and UBSan, and test; make leaks: with LeakSanitizer'
 	@echo 'make tsan      look for data races with ThreadSanitizer'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
-	@echo 'make docs      the pages, the picture and the typed settings that are made from the code'
+	@echo 'make docs      the pages, the pictures and the typed settings that are made from the code'
 	@echo 'make dist      sdist and wheel;  make clean: remove all that was built'
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
@@ -109,6 +109,7 @@ docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_names.py
 	$(BIN)/python docs/make_layers.py
+	$(BIN)/python docs/make_picture.py
 
 # bench/results: `make bench` takes less than 15 minutes on two quiet processors, make bench-all measures the other
 # questions. bench/tables.py writes the tables and those of docs/. With BENCH=... a part is measured and printed, and no file

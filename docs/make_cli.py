@@ -88,7 +88,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "describe": (
         "The contents at three levels: a directory, a topic, a partition with its segments. `size` is the size of "
         "the log files in use, `on disk` that of all files, as `du` counts it. `first codecs` are those of each "
-        "segment's first batch; with `--codecs` all batch headers are read.",
+        "segment's first batch; with `--codecs` all batch headers are read. With `--svg` the command prints a picture "
+        "of one partition: its segments, and how the two indexes of one of them lead into its `.log` file, as in "
+        "[log.svg](log.svg) (`kstore describe data/orders-0 --svg > orders-0.svg`).",
         "$ kstore describe data",
         "$ kstore describe data/orders-0",
     ),

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO, cast
 
+from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.errors import KStoreError
 
@@ -204,13 +205,3 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def json_line(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def size(count: int) -> str:
-    """Format a number of bytes for people."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"

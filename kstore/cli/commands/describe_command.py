@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy
@@ -17,14 +17,16 @@ from kstore.cli.usage import Meter, Usage
 from kstore.codec.compression import NAMES
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
-from kstore.errors import CorruptRecordError, KStoreError, StorageError
-from kstore.files import checkpoint, load_files
+from kstore.errors import ConfigError, CorruptRecordError, KStoreError, StorageError
+from kstore.files import checkpoint, load_files, names
 from kstore.files.follower_file import read_role
+from kstore.files.index_file import OffsetIndex, TimeIndex
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.catalog import Entry
 from kstore.tools.check import recheck
+from kstore.tools.log_picture import LogFacts, close_up_of, picture
 from kstore.types import SegmentInfo
 
 __all__ = ["run"]
@@ -39,7 +41,9 @@ _EXAMPLES = """examples:
   kstore describe data
   kstore describe data/events
   kstore describe data/events-0 --codecs --json
+  kstore describe data/events-0 --svg > events-0.svg
 """
+_OF_BATCHES = ("position", "base_offset", "last_offset", "max_timestamp")
 _BLANK = "partition.metadata is empty, and counts as missing; kstore repair writes it again if the id is known"
 
 
@@ -48,9 +52,14 @@ def run(arguments: list[str]) -> int:
     parser = command_options.Parser("describe", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
     parser.add_argument("--codecs", action="store_true", help="look at every batch's header for the codecs")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="print JSON")
+    printed.add_argument("--svg", action="store_true", help="print a picture of one partition (DIR/TOPIC-P) as SVG")
     parsed = parser.parse_args(arguments)
     place = command_paths.find(parsed.path)
+    if parsed.svg:
+        print(_picture(place, parsed.path), end="")
+        return 0
     partitions = []
     meter = Meter()
     disk, topics = Usage(), dict[str, Usage]()
@@ -88,6 +97,34 @@ def run(arguments: list[str]) -> int:
     if load is not None and not parsed.json:
         print(output.painted(escaped(load), "yellow"))
     return 1 if any(facts.get("error") for facts in partitions) else 0
+
+
+def _picture(place: command_paths.Place, path: str) -> str:
+    """Return the SVG of a partition."""
+    if place.partition is None:
+        raise ConfigError(f"{path} is no partition; --svg draws one: DIR/TOPIC-P")
+    (entry,) = place.entries
+    with Log.open(entry.path, "r") as log:
+        segments = log.segments
+        segment = close_up_of(segments)
+        first, end = segment.base_offset, segment.next_offset
+        batches = log.batch_table(max(first, log.log_start_offset), end_offset=end)
+        stem = segment.path.removesuffix(names.LOG)
+        with (
+            closing(OffsetIndex(stem + names.OFFSET_INDEX, first, 0, writable=False)) as offsets,
+            closing(TimeIndex(stem + names.TIME_INDEX, first, 0, writable=False)) as times,
+        ):
+            facts = LogFacts(
+                f"{entry.topic}-{entry.partition}",
+                log.log_start_offset,
+                log.log_end_offset,
+                segments,
+                segment,
+                offsets.all_entries(),
+                times.all_entries(),
+                list(zip(*(batches[name].tolist() for name in _OF_BATCHES), strict=True)),
+            )
+    return picture(facts)
 
 
 def _pending_load(root: str) -> str | None:
