@@ -3,7 +3,8 @@
 `make bench` and `make bench-all` call it. A run replaces its file in bench/results as a whole: the machine, the date,
 the commit, the scale, the load, and a table for each file of bench/. Pages show parts of these files. Between
 `<!-- bench_x.py: begin -->` and `<!-- bench_x.py: end -->` stands the table of that file. Below a comment
-`<!-- rows of bench: ... -->` stands one row for each of its lines: a question, or `question | what the page calls it`.
+`<!-- rows of bench: ... -->` stands one row for each of its lines: a question, or `question | what the page calls it`;
+with `rows of bench without bounds` only other programs are in it.
 Invariant: no figure is written by hand.
 """
 
@@ -176,15 +177,18 @@ def answers(run: str) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def row_of(line: str, run: str, found: dict[str, list[dict[str, str]]]) -> str:
-    """One row for a question: kstore's median, and for each other program its time divided by kstore's."""
+def row_of(line: str, run: str, found: dict[str, list[dict[str, str]]], hidden: tuple[str, ...] = ("kstore",)) -> str:
+    """One row for a question: kstore's median, and for each other program its time divided by kstore's.
+
+    Contestants whose names start with one of `hidden` are left out.
+    """
     question, _, name = line.partition(" | ")
     rows = found.get(without_threads(question), [])
     ours = next((row["median"] for row in rows if row["contestant"] == "kstore"), None)
     if ours is None:
         raise SystemExit(f"{run} has no question {question!r}")
     ratios = [(row["contestant"], row[RATIO].rstrip("x")) for row in rows if row.get(RATIO)]
-    others = "; ".join(f"{one} {ratio}" for one, ratio in ratios if not one.startswith("kstore"))
+    others = "; ".join(f"{one} {ratio}" for one, ratio in ratios if not one.startswith(hidden))
     return f"| {name or question} | {ours} | {others} |"
 
 
@@ -201,11 +205,14 @@ def refreshed(page: str) -> str:
 
     def rows_below(found: re.Match[str]) -> str:
         run = answers(found[2])
-        lines = [row_of(line, found[2], run) for line in found[3].strip().splitlines()]
+        hidden = ("kstore", BOUND) if found[3] else ("kstore",)
+        lines = [row_of(line, found[2], run, hidden) for line in found[4].strip().splitlines()]
         return "\n".join([found[1], "| | kstore | time of others / kstore's time |", "|---|---|---|", *lines, "", ""])
 
     page = re.sub(r"(<!-- (bench_\w+\.py): begin -->).*?(<!-- \2: end -->)", table_between, page, flags=re.DOTALL)
-    return re.sub(r"(<!-- rows of ([\w-]+):\n(.*?)-->\n)\n(?:\|[^\n]*\n)*\n?", rows_below, page, flags=re.DOTALL)
+    return re.sub(
+        r"(<!-- rows of ([\w-]+)( without bounds)?:\n(.*?)-->\n)\n(?:\|[^\n]*\n)*\n?", rows_below, page, flags=re.DOTALL
+    )
 
 
 def main(path: Path) -> None:
@@ -213,7 +220,7 @@ def main(path: Path) -> None:
     lines = [f"# Results of `make {path.stem}`", "", *about(run), *missed(run), *tables(run)]
     (RESULTS / f"{path.stem}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"the results of {path} are in {RESULTS / path.stem}.md")
-    for page in DOCS.glob("*.md"):
+    for page in (*DOCS.glob("*.md"), *DOCS.parent.glob("README.md")):
         text = page.read_text(encoding="utf-8")
         if (new := refreshed(text)) != text:
             page.write_text(new, encoding="utf-8")

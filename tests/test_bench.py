@@ -134,7 +134,9 @@ def test_a_page_that_asks_for_what_no_run_has_is_an_error(monkeypatch: pytest.Mo
         tables.refreshed("<!-- bench_none.py: begin --><!-- bench_none.py: end -->")
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))], ids=lambda path: path.name
+)
 def test_a_page_shows_the_figures_of_the_results(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = module_of_bench("tables", monkeypatch)
     assert tables.refreshed(path.read_text(encoding="utf-8")) == path.read_text(encoding="utf-8")
