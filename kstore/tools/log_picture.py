@@ -66,10 +66,16 @@ class LogFacts:
     """The batches of its `.log` file: position, first and last offset, greatest timestamp."""
 
 
-def close_up_of(segments: Sequence[SegmentInfo]) -> SegmentInfo:
-    """Return the segment to show in detail: the newest sealed one with index entries, or the newest."""
-    sealed = [segment for segment in segments if not segment.is_active and segment.offset_index_entries]
-    return (sealed or list(segments))[-1]
+def close_up_of(segments: Sequence[SegmentInfo], log_start_offset: int) -> SegmentInfo:
+    """Return the segment to show in detail: the newest sealed one with index entries and records, or the newest."""
+    return next(
+        (
+            segment
+            for segment in reversed(segments)
+            if not segment.is_active and segment.offset_index_entries and segment.next_offset > log_start_offset
+        ),
+        segments[-1],
+    )
 
 
 def picture(facts: LogFacts) -> str:

@@ -106,9 +106,12 @@ def _picture(place: command_paths.Place, path: str) -> str:
     (entry,) = place.entries
     with Log.open(entry.path, "r") as log:
         segments = log.segments
-        segment = close_up_of(segments)
+        segment = close_up_of(segments, log.log_start_offset)
         first, end = segment.base_offset, segment.next_offset
-        batches = log.batch_table(max(first, log.log_start_offset), end_offset=end)
+        table = log.batch_table(max(first, log.log_start_offset), end_offset=end)
+        rows = zip(*(table[name].tolist() for name in _OF_BATCHES), strict=True)
+        # Only the compressed part of an old message tells its first offset.
+        batches = [(position, last if base < 0 else base, last, newest) for position, base, last, newest in rows]
         stem = segment.path.removesuffix(names.LOG)
         with (
             closing(OffsetIndex(stem + names.OFFSET_INDEX, first, 0, writable=False)) as offsets,
@@ -122,7 +125,7 @@ def _picture(place: command_paths.Place, path: str) -> str:
                 segment,
                 offsets.all_entries(),
                 times.all_entries(),
-                list(zip(*(batches[name].tolist() for name in _OF_BATCHES), strict=True)),
+                batches,
             )
     return picture(facts)
 
