@@ -42,7 +42,7 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs sanitize fuzz-keep leaks tsan jvm dist clean
+.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs plain sanitize fuzz-keep leaks tsan jvm dist clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -54,6 +54,7 @@ help:
 	@echo 'make soak      the tests with new random choices for $(HOURS) hours, and a report'
 	@echo 'make fuzz      all parsers, $(FUZZ_MINUTES) minutes each, guided by the code that is reached (needs clang)'
 	@echo 'make sanitize  build with bounds checks, ASan and UBSan, and test; make leaks: with LeakSanitizer'
+	@echo 'make plain     the codecs without liblz4 and libzstd'
 	@echo 'make tsan      look for data races with ThreadSanitizer'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
 	@echo 'make docs      the pages, the pictures and the typed settings that are made from the code'
@@ -150,6 +151,13 @@ build/%/.built: $(VENV)/.test-tools $(SOURCES) $(shell find kstore -name '*.py')
 	KSTORE_CHECKED=$* $(BIN)/python setup.py -q build --build-base build/$* --build-lib build/$*/lib
 	@touch $@
 
+# Only the module that is linked with liblz4 and libzstd differs, so the others are copied.
+build/plain/.built: $(VENV)/.test-tools $(SOURCES) $(shell find kstore -name '*.py')
+	@rm -rf build/plain && mkdir -p build/plain/lib
+	find kstore -name '*.so' ! -name '_compression.*' -exec cp --parents -t build/plain/lib {} +
+	KSTORE_CODECS=none $(BIN)/python setup.py -q build --build-base build/plain --build-lib build/plain/lib
+	@touch $@
+
 # The tests of a checked build: $(call tested,<name>)
 tested = KSTORE_BUDGET=0.3 KSTORE_BUILD=build/$(1)/lib PYTHONPATH=build/$(1)/lib $(stopped) $(BIN)/pytest -m 'not slow and not kafka and not spark' \
 	-o cache_dir=build/$(1)/cache
@@ -167,6 +175,13 @@ sanitize: build/sanitize/.built
 	@rm -f $(REPORTS).*
 	$(call SANITIZER,0,1,:log_path=$(REPORTS),:log_path=$(REPORTS)) $(call tested,sanitize) $(PARALLEL) -p no:faulthandler \
 		-o timeout=900 $(CHECKED) $(TESTS) || { head -n 40 $(REPORTS).* 2>/dev/null; exit 1; }
+
+plain: build/plain/.built
+	$(call tested,plain) -n 2 --dist worksteal $(UNLINKED) $(TESTS)
+UNLINKED = $(addprefix tests/,codec/test_compression.py codec/test_core.py codec/test_unpack.py columns/test_columns_compressed.py \
+	columns/test_native.py security/test_bombs.py cli/test_cli_process.py::test_the_overview_names_every_command_in_order \
+	cli/test_ingest.py::test_packed_files_are_unpacked_whatever_their_name \
+	cli/test_ingest.py::test_what_is_wrong_is_one_line_and_nothing_is_stored)
 
 # Every kind of call, also with damaged bytes. Python, NumPy and the engines leak a little when they end: tests/search/leaks.py
 # counts only what our modules have allocated, and needs whole stacks for that.

@@ -1,8 +1,13 @@
 """The compiled modules; everything else about the package is in pyproject.toml.
 
 Each .c file of kstore/c is compiled once. Those with state are part of one module: the pool of blocks and the crew of
-threads of `kstore.columns._native`, the codecs' functions of `kstore.codec._compression`. The others are a static
+threads of `kstore.columns._native`, the codecs' contexts of `kstore.codec._compression`. The others are a static
 library, from which each module takes what it calls.
+
+KSTORE_CODECS says from where `kstore.codec._compression` takes liblz4 and libzstd. "auto", the default, links those
+that pkg-config finds; "system" links both or fails, "none" neither. Any other value is a directory with the libraries'
+sources, `lz4` and `zstd` with the files of CODECS and their headers, which are compiled into the module. The package
+cramjam does the work of a library that is missing.
 
 KSTORE_CHECKED, which the Makefile sets, asks for a checked build: "sanitize" with Cython's bounds checks and the
 compiler's address and undefined-behaviour checks, "tsan" with its checks for data races, "coverage" (by clang) with
@@ -13,6 +18,8 @@ can do without it: the GIL keeps two appends to one log apart.
 """
 
 import os
+import shlex
+import subprocess
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -51,7 +58,52 @@ WITH_STATE = {
     "kstore.codec._compression": ["kstore/c/compress.c", "kstore/c/unpack.c"],
     "kstore.columns._native": sorted({*map(str, Path("kstore/c/columns").glob("*.c"))} - {*STATELESS}),
 }
+CODECS = {"lz4": ["lz4.c", "lz4hc.c", "lz4frame.c", "xxhash.c"], "zstd": ["zstd.c"]}
 HEADERS = [str(path) for path in sorted(Path("kstore/c").rglob("*.h"))]
+
+
+def pkg_config(library):
+    """The compiler's and the linker's arguments for a library; None where there is none."""
+    try:
+        found = [
+            subprocess.run(["pkg-config", kind, library], capture_output=True, text=True, check=True).stdout
+            for kind in ("--cflags", "--libs")
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [shlex.split(arguments) for arguments in found]
+
+
+def codecs():
+    """What KSTORE_CODECS adds to the sources, to the compiler's arguments and to the linker's."""
+    wanted = os.environ.get("KSTORE_CODECS") or "auto"
+    sources, compiled, linked = [], [], []
+    for name, files in CODECS.items():
+        if wanted == "none":
+            continue
+        if wanted not in ("auto", "system"):
+            folder = Path(wanted, name).absolute()
+            sources += [str(folder / file) for file in files]
+            compiled += [f"-I{folder}", *HIDDEN]
+        elif found := pkg_config(f"lib{name}"):
+            compiled += found[0]
+            linked += found[1]
+        elif wanted == "system":
+            raise SystemExit(f"KSTORE_CODECS=system: pkg-config finds no lib{name}")
+        else:
+            continue
+        compiled.append(f"-DKS_HAVE_{name.upper()}")
+    return sources, compiled, linked
+
+
+# What marks the libraries' functions as visible to other libraries is left empty: another copy may be in the process.
+HIDDEN = [
+    "-DLZ4LIB_VISIBILITY=",
+    "-DLZ4FLIB_VISIBILITY=",
+    "-DZSTDLIB_VISIBLE=",
+    "-DZSTDERRORLIB_VISIBLE=",
+    "-DZDICTLIB_VISIBLE=",
+]
 
 
 class BuildExtensions(build_ext):
@@ -64,13 +116,14 @@ class BuildExtensions(build_ext):
 
 def extension(source):
     name = ".".join(source.with_suffix("").parts)
+    sources, compiled, linked = codecs() if name == "kstore.codec._compression" else ([], [], [])
     return Extension(
         name,
-        [str(source), *WITH_STATE.get(name, [])],
+        [str(source), *WITH_STATE.get(name, []), *sources],
         depends=[*map(str, Path("kstore").rglob("*.pxd")), *HEADERS, *STATELESS],
         include_dirs=["kstore/c"],
-        extra_compile_args=compile_args,
-        extra_link_args=link_args,
+        extra_compile_args=[*compile_args, *compiled],
+        extra_link_args=[*link_args, *linked],
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -17,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kstore.codec._compression import ZSTD_LIBRARY
-from limits import compiled
+from limits import codecs, compiled
 
 READ_BYTES = 256 << 10  # a piece that stays in a processor's own caches until it is summed up and copied
 ROOM_BYTES = 128 << 10  # of a thread's values, on their way to a column
@@ -180,12 +178,6 @@ def writes(pairs: Sequence[tuple[int, int]], count: int) -> Callable[[Sequence[i
 # --- codecs -----------------------------------------------------------------------------------------------------------
 
 
-class _Preferences(ctypes.Structure):
-    """LZ4F_preferences_t: blocks of 64 KiB, each by itself, as Kafka's producers make them."""
-
-    _fields_ = [("block_size_id", ctypes.c_int), ("independent", ctypes.c_int), ("rest", ctypes.c_int64 * 6)]
-
-
 class _Batches(ctypes.Structure):
     _fields_ = [
         *((name, _pointer) for name in ("pieces", "file", "data")),
@@ -194,14 +186,6 @@ class _Batches(ctypes.Structure):
         ("room_bytes", _number),
         *((name, _pointer) for name in ("lz4", "zstd", "preferences", "contexts")),
     ]
-
-
-@functools.cache
-def _library(codec: str) -> ctypes.CDLL:
-    """The library from which kstore takes its functions, too."""
-    path = importlib.import_module("lz4.frame._frame").__file__ if codec == "lz4" else ZSTD_LIBRARY
-    assert path is not None, f"no library of {codec} that can be called without the GIL"
-    return ctypes.CDLL(path)
 
 
 class Coding:
@@ -214,14 +198,16 @@ class Coding:
         self, codec: str, file: Sequence[int], plain: Sequence[int], rows: int, value: int, threads: int
     ) -> None:
         self._threads = threads
-        self._library = _library(codec)
+        library = codecs.library(codec)
+        assert library is not None, f"no lib{codec}.so.1 of the version that kstore is linked with"
+        self._library = library
         self._file, self._data = (np.concatenate([[0], np.cumsum(each)]).astype(np.int64) for each in (file, plain))
         whole = self._data[:-1] // PACKED_BYTES
         starts = np.flatnonzero(np.diff(whole, prepend=-1))
         self._pieces = np.concatenate([starts, [len(plain)]]).astype(np.int64)
         room = 3 * (2 * int(np.diff(self._data[self._pieces]).max()) + (64 << 10))
         self._rooms = _memory(room * threads)
-        self._preferences = _Preferences(4, 1)
+        self._preferences = codecs.Preferences(4, 1)
         self._contexts = (_pointer * threads)()
         self._batches = _Batches(
             self._pieces.ctypes.data, self._file.ctypes.data, self._data.ctypes.data,

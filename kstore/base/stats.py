@@ -60,8 +60,8 @@ class LogStats(TypedDict):
     """The number of entries in all `.timeindex` files."""
     full: str
     """The error of the last write if the disk was full; "" otherwise, and after the next successful write."""
-    zstd_of_columns: str
-    """The library that decompresses zstd. It does not change."""
+    libraries: dict[str, str]
+    """The library of each compression type, with its version. It does not change."""
     first_dirty_offset: int
     """The offset below which the log is cleaned; -1 if `cleanup.policy` does not include `compact`."""
     dirty_ratio: float
@@ -99,8 +99,8 @@ class AnyStoreStats(TypedDict):
     """The directories in the log directories that are not partitions."""
     compaction: dict[str, CompactionStateStats]
     """The state of the compaction of each open log that is compacted, by `topic-partition`."""
-    zstd_of_columns: str
-    """The library that decompresses zstd. It does not change."""
+    libraries: dict[str, str]
+    """The library of each compression type, with its version. It does not change."""
 
 
 class StoreStats(AnyStoreStats, total=False):

@@ -35,7 +35,7 @@ int ks_pile_room(ks_pile *pile, size_t n) {
 static int ks_more_room(ks_output *out, size_t used, size_t capacity) {
     (void)used;
     capacity += capacity / 4;
-    uint8_t *p = realloc(out->p, capacity + KS_WILD);
+    uint8_t *p = realloc(out->p, capacity);
     if (!p) return -1;
     out->p = p;
     out->capacity = capacity;

@@ -178,13 +178,13 @@ def _flush() -> None:
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
-    from kstore.codec._compression import ZSTD_OF_COLUMNS
+    from kstore.codec.compression import LIBRARIES
 
     try:
         number = version("kstore")
     except PackageNotFoundError:
         number = "(a checkout that is not installed)"
-    return f"{number}\nzstd: {ZSTD_OF_COLUMNS}"
+    return "\n".join([number, *(f"{name}: {library}" for name, library in LIBRARIES.items())])
 
 
 def _overview() -> str:

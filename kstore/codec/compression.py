@@ -1,26 +1,26 @@
 """Compression types by number and name, and the codec libraries behind one interface.
 
-Invariant: any bytes yield data or a `CorruptRecordError`, in bounded time and memory. `_compression` does the same in C
-for most payloads.
+Invariant: any bytes yield data or a `CorruptRecordError`, in bounded time and memory. `_compression` handles lz4 and
+zstd in C where liblz4 and libzstd are linked. The package cramjam handles what is left: snappy, payloads that the
+libraries do not decompress, such as damaged ones, and everything where a library is not linked.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
 import zlib
 from functools import lru_cache
-from typing import Any
 
 import cramjam
-import lz4.block  # type: ignore[import-untyped]
-import lz4.frame  # type: ignore[import-untyped]
-import zstandard
+import numpy as np
+from numpy.typing import NDArray
 
+from kstore.codec import _compression
 from kstore.errors import ConfigError, CorruptRecordError, UnsupportedCompressionError
 
 __all__ = [
     "GZIP",
+    "LIBRARIES",
     "LZ4",
     "MAX_DECOMPRESSED_BYTES",
     "NAMES",
@@ -36,6 +36,15 @@ __all__ = [
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_CRAMJAM = f"cramjam {cramjam.__version__}"
+LIBRARIES = {
+    "gzip": f"zlib {zlib.ZLIB_RUNTIME_VERSION}",
+    "snappy": _CRAMJAM,
+    "lz4": f"liblz4 {_compression.LZ4_VERSION}" if _compression.LZ4_VERSION else _CRAMJAM,
+    "zstd": f"libzstd {_compression.ZSTD_VERSION}" if _compression.ZSTD_VERSION else _CRAMJAM,
+}
+"""The library of each compression type, with its version."""
 
 # The limit for one decompressed batch. A producer limits a batch to 1 MiB before compression by default, and no format
 # can hold a batch of more than 2 GiB. With 256 MiB every realistic log can be read, while a decompression bomb of a few
@@ -85,12 +94,12 @@ def compress(type_id: int, data: bytes, level: int | None = None, *, magic: int 
         return b"".join((_GZIP_HEADER, packer.compress(data), packer.flush(), trailer))
     if type_id == SNAPPY:
         return _compress_xerial(data)
-    if type_id == LZ4:
-        frame = _compress_lz4(data, library_level(LZ4, level))
-        return frame if magic else _LZ4_MAGIC + b"\x60\x40\x1a" + frame[7:]
-    if type_id == ZSTD:
-        packed: bytes = _zstd_compressor(library_level(ZSTD, level)).compress(data)
-        return packed
+    if type_id in (LZ4, ZSTD):
+        level = library_level(type_id, level)
+        frame = _compression.pack(type_id, level, data)
+        if frame is None:
+            frame = _compress_lz4(data, level) if type_id == LZ4 else _compress_zstd(data, level)
+        return frame if magic or type_id == ZSTD else _LZ4_HEADER[:6] + b"\x1a" + frame[7:]
     if type_id == NONE:
         return bytes(data)
     raise UnsupportedCompressionError(f"compression type {type_id}: Kafka knows 0 to 4 ({', '.join(NAMES)})")
@@ -108,6 +117,9 @@ def decompress(type_id: int, data: bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
 
     `magic` is the message format that holds the payload; with 0, lz4's header checksum is ignored. Thread-safe.
     """
+    found = _compression.unpack(type_id, data, limit)
+    if found is not None:
+        return found
     try:
         if type_id == GZIP:
             return _decompress_gzip(data, limit)
@@ -117,7 +129,7 @@ def decompress(type_id: int, data: bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
             return _decompress_lz4(data, limit, magic)
         if type_id == ZSTD:
             return _decompress_zstd(data, limit)
-    except _LIBRARY_ERRORS as error:
+    except (zlib.error, cramjam.DecompressionError) as error:
         raise CorruptRecordError(f"{NAMES[type_id]} data does not decompress: {error}") from error
     if type_id == NONE:
         if len(data) > limit:
@@ -129,15 +141,6 @@ def decompress(type_id: int, data: bytes, *, limit: int = MAX_DECOMPRESSED_BYTES
 def _too_large(name: str, limit: int) -> CorruptRecordError:
     return CorruptRecordError(f"{name} data decompresses to more than the {limit} bytes allowed")
 
-
-_LIBRARY_ERRORS = (
-    zlib.error,
-    cramjam.DecompressionError,
-    lz4.block.LZ4BlockError,
-    RuntimeError,  # raised by lz4.frame, which has no error class
-    EOFError,
-    zstandard.ZstdError,
-)
 
 # ---- gzip: one member as the JDK writes it; readers accept concatenated members.
 
@@ -237,16 +240,25 @@ def _snappy_block(block: bytes, before: int, limit: int) -> bytes:
 # ---- lz4 frames, as far as Kafka's Java code reads them: independent blocks, no dictionary.
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # independent blocks of 64 KiB, no checksums and no size
 _LZ4_LEVEL_FAST = 9  # Kafka's default level, which means the fast compressor (FORMAT 6.2)
 _LZ4_FAST = 0  # the library's level for the fast compressor
 _LZ4_LEVEL_MAX = 12  # the library's highest level; Kafka allows up to 17, and its library reduces more than 12 to 12
+_LZ4_STORED = 1 << 31  # marks the size of a block that is not compressed
 
 
 def _compress_lz4(data: bytes, level: int) -> bytes:
-    frame: bytes = lz4.frame.compress(
-        data, compression_level=level, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
-    )
-    return frame
+    packer = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
+    packer.compress(data)
+    frame = memoryview(packer.finish())
+    parts: list[bytes | memoryview] = [_LZ4_HEADER]
+    at = len(_LZ4_HEADER)
+    while True:  # the package gives each block a checksum, which Kafka's producers do not
+        end = at + 4 + (int.from_bytes(frame[at : at + 4], "little") & ~_LZ4_STORED)
+        parts.append(frame[at:end])
+        if end == at + 4:
+            return b"".join(parts)
+        at = end + 4
 
 
 def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
@@ -264,43 +276,42 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
         raise CorruptRecordError("lz4 frame that ends in its header")
     if magic > 0 and data[checked] != _lz4_header_checksum(bytes(data[4:checked])):
         raise CorruptRecordError(f"lz4 frame with header checksum {data[checked]:#04x}, which does not match")
-    if flags & 0x10:
-        return _decompress_lz4_checked(data, checked + 1, sizes, limit)
     largest = 1 << 8 + 2 * (sizes >> 4)
+    tail = 4 if flags & 0x10 else 0  # a block's checksum
     parts: list[bytes] = []
     total = 0
     at = checked + 1
     view = memoryview(data)
+    room = np.empty(largest, np.uint8)
     while True:
         mark = int.from_bytes(view[at : at + 4], "little")
-        size = mark & 0x7FFFFFFF
+        size = mark & ~_LZ4_STORED
         at += 4
         if at > len(data):
             raise CorruptRecordError("lz4 frame without an end mark")
         if mark == 0:
             return parts[0] if len(parts) == 1 else b"".join(parts)
-        if size > largest or size > len(data) - at:
+        if size > largest or size + tail > len(data) - at:
             raise CorruptRecordError(f"lz4 block of {size} bytes: {largest} are allowed, {len(data) - at} are there")
         block = view[at : at + size]
-        part = bytes(block) if mark >> 31 else lz4.block.decompress(block, uncompressed_size=largest)
-        at += size
+        if tail:
+            part = _lz4_checked_block(sizes, view[at - 4 : at + size + tail], room)
+        elif mark & _LZ4_STORED:
+            part = bytes(block)
+        else:
+            part = room[: cramjam.lz4.decompress_block_into(block, room.data, output_len=largest)].tobytes()
+        at += size + tail
         total += len(part)
         if total > limit:
             raise _too_large("lz4", limit)
         parts.append(part)
 
 
-def _decompress_lz4_checked(data: bytes, at: int, sizes: int, limit: int) -> bytes:
-    """Decompress a frame whose blocks have checksums; the library's frame reader gets a header with no other option."""
+def _lz4_checked_block(sizes: int, block: memoryview, room: NDArray[np.uint8]) -> bytes:
+    """Decompress a block between its size and its checksum, as a frame: the library's frame reader verifies it."""
     descriptor = bytes((0x70, sizes))
-    unpacker = lz4.frame.LZ4FrameDecompressor()
-    unpacker.decompress(_LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),)))
-    plain: bytes = unpacker.decompress(memoryview(data)[at:], max_length=limit + 1)
-    if len(plain) > limit:
-        raise _too_large("lz4", limit)
-    if not unpacker.eof:
-        raise CorruptRecordError("lz4 frame without an end mark")
-    return plain
+    head = _LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),))
+    return room[: cramjam.lz4.decompress_into(head + block + bytes(4), room.data)].tobytes()
 
 
 @lru_cache(maxsize=64)  # nearly every frame has the same two bytes
@@ -323,38 +334,30 @@ def _lz4_header_checksum(descriptor: bytes) -> int:
 # ---- zstd: a frame without content size, as Kafka's streaming writer writes it.
 
 _ZSTD_LEVEL_DEFAULT = 3
-_ZSTD_PIECE = 1024  # a block of four bytes may expand to 128 KiB: no piece expands to over 32 MiB before it is counted
+_LIKELY_RATIO = (
+    8  # a guess of the decompressed size divided by the payload's; each next guess is as many times as large
+)
+_IS_FULL = "whole buffer"  # in the message of the error for memory that is full
 
-_local = threading.local()  # contexts are costly to create, and not thread-safe
 
-
-def _zstd_compressor(level: int) -> Any:
-    contexts: dict[int, Any] = _local.__dict__.setdefault("compressors", {})
-    context = contexts.get(level)
-    if context is None:
-        context = contexts[level] = zstandard.ZstdCompressor(level=level, write_content_size=False)
-    return context
+def _compress_zstd(data: bytes, level: int) -> bytes:
+    packer = cramjam.zstd.Compressor(level)
+    packer.compress(data)
+    return bytes(packer.finish())
 
 
 def _decompress_zstd(data: bytes, limit: int) -> bytes:
-    context = _local.__dict__.get("decompressor")
-    if context is None:
-        context = _local.decompressor = zstandard.ZstdDecompressor()
-    view = memoryview(data)
-    parts: list[bytes] = []
-    total = at = 0
+    """Decompress frames in one call, which has no limit: it ends when the memory for the result is full."""
+    if not data:
+        raise CorruptRecordError("zstd data of 0 bytes")
+    size = min(_LIKELY_RATIO * len(data), limit)
     while True:
-        frame = context.decompressobj()
-        while not frame.eof:
-            piece = view[at : at + _ZSTD_PIECE]
-            if not piece:
-                raise CorruptRecordError("zstd data ends inside a frame")
-            part = frame.decompress(piece)
-            at += len(piece)
-            total += len(part)
-            if total > limit:
-                raise _too_large("zstd", limit)
-            parts.append(part)
-        at -= len(frame.unused_data)
-        if at == len(data):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        room = np.empty(size, np.uint8)  # pages that are never written take no memory
+        try:
+            return room[: cramjam.zstd.decompress_into(data, room.data)].tobytes()
+        except cramjam.DecompressionError as error:
+            if _IS_FULL not in str(error):
+                raise
+        if size == limit:
+            raise _too_large("zstd", limit)
+        size = min(_LIKELY_RATIO * size, limit)

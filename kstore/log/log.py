@@ -19,7 +19,7 @@ from kstore._core import Record
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import LogStats
-from kstore.codec._compression import ZSTD_OF_COLUMNS
+from kstore.codec.compression import LIBRARIES
 from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import new_secret
 from kstore.columns.column_input import ColumnInput
@@ -1086,7 +1086,7 @@ class Log(Closing):
 
         `full` says why the last write failed if the disk was full; otherwise it is "". `first_dirty_offset` is -1 if
         `cleanup.policy` does not contain `compact`. `compaction_failure` says why the last compaction failed; otherwise
-        it is "". `zstd_of_columns` names the library that decompresses zstd.
+        it is "". `libraries` names the library of each compression type.
 
         Returns:
             The metrics by name; docs/metrics.md describes each.
@@ -1104,7 +1104,7 @@ class Log(Closing):
             "offset_index_entries": sum(segment.offset_index_entries for segment in segments),
             "time_index_entries": sum(segment.time_index_entries for segment in segments),
             "full": "" if self._writer is None or self._writer.full is None else str(self._writer.full),
-            "zstd_of_columns": ZSTD_OF_COLUMNS,
+            "libraries": dict(LIBRARIES),
             **compaction_stats.numbers(view, self.config, self._now()),
         }
 

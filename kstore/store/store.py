@@ -1058,8 +1058,7 @@ class Store(Closing):
         when it was last compacted, and why the last compaction failed. `role` is "follower" or "leader", and `source`
         has the directories of a follower's leader. `full` has the directories in which the last write found no space,
         `offline` the directories that have failed, `refused` the partitions that cannot be written, and `failures` the
-        housekeeping tasks that failed, each with the reason. `zstd_of_columns` names the library that decompresses
-        zstd.
+        housekeeping tasks that failed, each with the reason. `libraries` names the library of each compression type.
 
         Returns:
             A dictionary with text and numbers only, fit for JSON.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from kstore.base.stats import CompactionStateStats, StoreStats
-from kstore.codec._compression import ZSTD_OF_COLUMNS
+from kstore.codec.compression import LIBRARIES
 from kstore.errors import KStoreError
 from kstore.store.manager import LogManager
 
@@ -34,7 +34,7 @@ def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
         "refused": {f"{e.topic}-{e.partition}": str(why) for e in entries if (why := _refused(e)) is not None},
         "passed_over": list(metadata.passed_over),
         "compaction": {},
-        "zstd_of_columns": ZSTD_OF_COLUMNS,
+        "libraries": dict(LIBRARIES),
     }
     if isinstance(logs, LogManager):
         logs.add_stats(found)

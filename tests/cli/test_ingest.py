@@ -27,6 +27,7 @@ import kstore
 from kstore import cli
 from kstore._core import Record
 from kstore.cli.sources import row_source, text_files
+from kstore.codec._compression import ZSTD_VERSION
 from kstore.store.topics._partitioner import partition_of
 
 pa = pytest.importorskip("pyarrow")
@@ -34,6 +35,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
+CUT = "it ends within a frame" if ZSTD_VERSION else "incomplete frame"  # of zstd
 NOON = 1_370_088_000_000  # 2013-06-01T12:00Z
 
 
@@ -579,8 +581,8 @@ def test_a_small_parquet_file_takes_little_memory_whatever_it_stands_for(
         ("a.jsonl", b'{"t":true}\n', ["--timestamp-column", "t"], "a.jsonl, line 1: column 't' is 'True'"),
         ("a.jsonl", b'{"t":-5}\n', ["--timestamp-column", "t"], "a.jsonl, line 1: column 't' is '-5': before"),
         ("a.csv", b"t\n1\n-2\n", ["--timestamp-column", "t"], "a.csv, line 3: column 't' is '-2': before the epoch"),
-        ("a.csv", zstandard.compress(b"a\n1\n" * 1000)[:-1], [], "a.csv: it cannot be unpacked: it ends within"),
-        ("a.jsonl", zstandard.compress(b"{}\n") * 2 + b"\x28\xb5", [], "a.jsonl: it cannot be unpacked: it ends"),
+        ("a.csv", zstandard.compress(b"a\n1\n" * 1000)[:-1], [], f"a.csv: it cannot be unpacked: {CUT}"),
+        ("a.jsonl", zstandard.compress(b"{}\n") * 2 + b"\x28\xb5", [], f"a.jsonl: it cannot be unpacked: {CUT}"),
         ("a.csv", zstandard.compress(b"a\n1\n") + b"rubbish", [], "a.csv: it cannot be unpacked"),
         ("a.csv", bz2.compress(b"a\n1\n" * 1000)[:30] + b"?" * 30, [], "a.csv: it cannot be unpacked"),
         ("a.csv", b'a,b\n1,2"\n3,"4\n', [], "a quote is opened that nothing closes"),

@@ -1,4 +1,4 @@
-"""Batches on their way through a codec: compressed without the GIL, to the bytes that the packages make."""
+"""Batches on their way through a codec: compressed without the GIL, to the bytes that `compress` makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import kstore
 from kstore.base.threads import Task
-from kstore.codec import _compression, compression
+from kstore.codec import compression
 from kstore.codec._pack import Packer
 from kstore.columns import _column_encoder
 from kstore.errors import RecordTooLargeError
@@ -39,7 +39,7 @@ def spare() -> Packer:
 @pytest.mark.parametrize("size", [0, 1, 1000, 65_000, 65_536, 131_072, 131_100, 400_000])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("codec", LEVELS)
-def test_sections_are_those_that_the_packages_compress(codec: str, kind: str, size: int, rng: Any) -> None:
+def test_sections_are_those_that_compress_makes(codec: str, kind: str, size: int, rng: Any) -> None:
     plain = draft([KINDS[kind](rng, size)])
     for level in LEVELS[codec]:
         packed = spare()
@@ -75,14 +75,8 @@ def test_a_packer_that_holds_something_is_refused_as_a_target_and_keeps_it() -> 
     assert (bytes(made.buffer), len(packed)) == (bytes(draft([b"before"]).buffer), size)
 
 
-def test_the_libraries_functions_are_used_where_there_are_any() -> None:
-    """lz4's package has them itself; with zstd they are those of the library that decompresses."""
-    assert _compression.LZ4_COMPRESSES
-    assert _compression.ZSTD_COMPRESSES or _compression.ZSTD_LIBRARY is None
-
-
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_without_the_libraries_functions_the_packages_make_the_same_batches(
+def test_with_the_gil_and_without_it_the_same_batches_are_made(
     tmp_path: Path, clock: ManualClock, codec: Any, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = [rng.randbytes(rng.randrange(300)) + bytes(rng.randrange(300)) for _ in range(3000)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.codec._compression import ZSTD_LIBRARY
+from kstore.codec.compression import LIBRARIES, NAMES
 
 C = Path(__file__).parents[2] / "kstore" / "c"
 HEADERS = sorted(path.relative_to(C) for path in C.rglob("*.h"))
@@ -39,7 +39,8 @@ def test_each_header_includes_what_it_needs(header: Path) -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_stats_say_which_library_decompresses_zstd(tmp_path: Path) -> None:
-    says = {ZSTD_LIBRARY or "the package zstandard, with the GIL"}
+def test_stats_say_which_library_each_codec_has(tmp_path: Path) -> None:
     with kstore.Log.open(tmp_path / "alone" / "events-0") as log, kstore.Store.open(tmp_path / "store") as store:
-        assert {log.stats()["zstd_of_columns"], store.stats()["zstd_of_columns"]} == says
+        assert log.stats()["libraries"] == store.stats()["libraries"] == LIBRARIES
+    assert set(LIBRARIES) == {*NAMES} - {"none"}
+    assert all(version[0].isdigit() for _, version in map(str.split, LIBRARIES.values()))

@@ -10,18 +10,20 @@ import contextlib
 import gzip
 import io
 import re
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+import cramjam
 import numpy as np
-import zstandard
 
 from kstore.cli.sources.row_source import Source
+from kstore.codec._compression import ZSTD_VERSION, ZstdStream
 
 __all__ = ["Counted", "Quotes", "named_errors", "unpacked"]
 
-_ZSTD_BYTES = 4096  # decompressed at a time: a few bytes may contain a block of 128 KiB
+_ZSTD_BYTES = 128 << 10  # read at a time
 
 
 @contextlib.contextmanager
@@ -29,7 +31,7 @@ def named_errors(source: Source) -> Iterator[None]:
     """Turn errors about a compressed file's contents, which `unpacked` reads, into errors that name the file."""
     try:
         yield
-    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, zlib.error, _ZstdError, cramjam.DecompressionError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # system errors have an errno
         raise source.wrong(f"it cannot be unpacked: {error}") from error
@@ -64,10 +66,14 @@ def unpacked(file: io.FileIO, progress: Callable[[int], object]) -> BinaryIO:
     elif start.startswith(b"BZh"):
         plain = bz2.BZ2File(counted)
     elif start.startswith(b"\x28\xb5\x2f\xfd"):
-        plain = _Zstd(counted)
+        plain = _Zstd(counted) if ZSTD_VERSION else _ZstdInAFile(counted)
     else:
         return counted
     return io.BufferedReader(plain, 1 << 20)
+
+
+class _ZstdError(Exception):
+    """zstd data is damaged."""
 
 
 class _Zstd(io.RawIOBase):
@@ -75,31 +81,52 @@ class _Zstd(io.RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._frame: Any = None
-        self._packed, self._ready = b"", memoryview(b"")
+        self._stream = ZstdStream()
+        self._packed, self._at = b"", 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            packed = self._packed or self._file.read(_ZSTD_BYTES)
-            if not packed:
-                if self._frame is not None:
-                    raise EOFError("it ends within a frame")
-                return 0
-            if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            self._ready = memoryview(self._frame.decompress(packed))
-            self._packed = b""
-            if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
-        count = min(len(self._ready), len(buffer))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
+        while True:
+            try:
+                plain, self._at = self._stream.read(self._packed, self._at, len(buffer))
+            except ValueError as error:
+                raise _ZstdError(str(error)) from error
+            if plain:
+                buffer[: len(plain)] = plain
+                return len(plain)
+            if self._at == len(self._packed):
+                self._packed, self._at = self._file.read(_ZSTD_BYTES), 0
+                if not self._packed:
+                    if self._stream.inside:
+                        raise EOFError("it ends within a frame")
+                    return 0
 
     def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _ZstdInAFile(io.RawIOBase):
+    """Reads consecutive zstd frames from a temporary file: without libzstd they are decompressed all at once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._plain: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._plain is None:
+            self._plain = tempfile.NamedTemporaryFile()  # noqa: SIM115
+            cramjam.zstd.decompress_into(self._file.read(), cramjam.File(self._plain.name))
+        return self._plain.readinto(buffer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        if self._plain is not None:
+            self._plain.close()
         self._file.close()
         super().close()
 

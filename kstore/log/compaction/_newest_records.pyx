@@ -37,10 +37,6 @@ from kstore.errors import CorruptRecordError, StorageError
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
 
-cdef extern from "unpack.h":
-    enum:
-        KS_WILD
-
 cdef extern from "keyhash.h" nogil:
     ctypedef struct ks_secret:
         bint by_aes
@@ -548,7 +544,7 @@ cdef ks_step _take_legacy(NewestRecords newest, Walk *w, CleanedTransactions tra
 cdef int _more_room(ks_output *out, size_t used, size_t capacity) noexcept nogil:
     cdef uint8_t *p
     capacity += capacity // 2
-    p = <uint8_t *> PyMem_RawRealloc(out.p, capacity + KS_WILD)
+    p = <uint8_t *> PyMem_RawRealloc(out.p, capacity)
     if p == NULL:
         return -1
     out.p = p
