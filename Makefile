@@ -42,7 +42,7 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs plain sanitize fuzz-keep leaks tsan jvm dist clean
+.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -58,7 +58,8 @@ help:
 	@echo 'make tsan      look for data races with ThreadSanitizer'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
 	@echo 'make docs      the pages, the pictures and the typed settings that are made from the code'
-	@echo 'make dist      sdist and wheel;  make clean: remove all that was built'
+	@echo 'make wheel     sdist and wheel, tested;  make wheels: for all Pythons and processors;  make dist: the sdist'
+	@echo 'make clean     remove all that was built'
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -246,7 +247,20 @@ jvm:
 # --- packages ---------------------------------------------------------------------------------------------------------
 
 dist: $(VENV)/.test-tools
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --sdist --outdir dist .
+
+# The sdist, and from it the wheels into dist: of all supported Pythons, for x86-64 and aarch64, or WHEELS=3.13-x86_64.
+# Pythons come from Maven Central. qemu-user-static runs what this machine cannot; without it that is not tested.
+wheels: $(VENV)/.release-tools
+	$(BIN)/python packaging/wheels.py $(WHEELS)
+
+# The sdist, and the wheel of this Python and this machine.
+wheel: $(VENV)/.release-tools
+	$(BIN)/python packaging/wheels.py here
+
+# The C sources of lz4 and zstd, for a build with KSTORE_CODECS=build/codecs.
+codecs: $(VENV)/.created
+	$(BIN)/python packaging/fetch_codecs.py
 
 clean:
 	rm -rf build dist $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks tests/kafka/jvm/target \

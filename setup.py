@@ -18,12 +18,16 @@ can do without it: the GIL keeps two appends to one log apart.
 """
 
 import os
+import re
 import shlex
+import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FLAGS = {
@@ -114,6 +118,28 @@ class BuildExtensions(build_ext):
         super().run()
 
 
+class BuildWheel(bdist_wheel):
+    """Adds what packaging/fetch_codecs.py says of the C libraries that the wheel contains: their licences, and an SBOM."""
+
+    def egg2dist(self, egginfo_path, distinfo_path):
+        super().egg2dist(egginfo_path, distinfo_path)
+        said = Path(os.environ.get("KSTORE_CODECS", ""), "dist-info")
+        if said.is_dir():
+            shutil.copytree(said, distinfo_path, dirs_exist_ok=True)
+
+
+def readme():
+    """Return README.md with absolute addresses in place of paths, which mean nothing on the page of an index."""
+    repository = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+
+    def absolute(link):
+        view = "raw" if link[2].endswith((".svg", ".png")) else "blob"
+        return f"{link[1]}{repository}/{view}/main/{link[2]}"
+
+    text = Path("README.md").read_text(encoding="utf-8")
+    return re.sub(r'(\]\(|src(?:set)?=")(?![a-z]+:|#)([^)"\s]+)', absolute, text)
+
+
 def extension(source):
     name = ".".join(source.with_suffix("").parts)
     sources, compiled, linked = codecs() if name == "kstore.codec._compression" else ([], [], [])
@@ -129,7 +155,9 @@ def extension(source):
 
 setup(
     packages=[*find_packages(include=["kstore", "kstore.*"]), "pyspark_kstore", "pytest_kstore"],
-    cmdclass={"build_ext": BuildExtensions},
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    cmdclass={"bdist_wheel": BuildWheel, "build_ext": BuildExtensions},
     options={"build_ext": {"parallel": os.cpu_count()}},
     libraries=[
         (
