@@ -119,7 +119,7 @@ class BuildExtensions(build_ext):
 
 
 class BuildWheel(bdist_wheel):
-    """Adds what packaging/fetch_codecs.py says of the C libraries that the wheel contains: their licences, and an SBOM."""
+    """Adds what packaging/fetch_codecs.py says of the C libraries in the wheel: their licences, and an SBOM."""
 
     def egg2dist(self, egginfo_path, distinfo_path):
         super().egg2dist(egginfo_path, distinfo_path)

@@ -1,7 +1,7 @@
 """Fetches the C sources of lz4 and zstd for a wheel, which links them statically: fetch_codecs.py [directory].
 
-The sources are those in the sdists that codecs.txt names; pip refuses an sdist with another hash. KSTORE_CODECS=<directory>
-makes setup.py compile them. `dist-info` in the directory is what a wheel has to say of them: their licences, and an SBOM.
+They are taken from the sdists that codecs.txt names with their hashes. KSTORE_CODECS=<directory> makes setup.py compile
+them and add `dist-info` of the directory to the wheel's own: the licences of the libraries, and an SBOM with both.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def component(name: str, version: str, license_id: str) -> dict[str, object]:
 
 
 def sbom(components: list[dict[str, object]]) -> dict[str, object]:
-    """Return the bill of materials of a wheel, in CycloneDX's JSON: kstore, and the libraries that are linked into it."""
+    """Return the SBOM of a wheel as CycloneDX's JSON: kstore, and the libraries that are linked into it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     kstore = component(project["name"], project["version"], project["license"])
     kstore["purl"] = kstore["bom-ref"] = f"pkg:pypi/{project['name']}@{project['version']}"

@@ -1,10 +1,11 @@
-"""Builds the wheels of kstore from its sdist, into dist/, and tests each: wheels.py [3.13-x86_64 ...], or `here`, or all.
+"""Builds the wheels of kstore from its sdist, and tests each: wheels.py [here | <version>-<machine> ...]; without, all.
 
-zig compiles for glibc 2.28 and for processors without extensions, so one machine makes the wheels of both architectures. Each
-wheel has lz4 and zstd linked in (fetch_codecs.py), and is installed with its dependencies into an environment of its own, where its
-own tests run: those for x86-64 also on a processor from before AVX, those for the other architecture by qemu-user.
+zig compiles for glibc 2.28 and for processors without extensions, so that one machine makes the wheels of both
+architectures. lz4 and zstd are linked in (fetch_codecs.py). Each wheel is installed with its dependencies into an
+environment of its own, where its own tests run. qemu-user runs those of the other architecture, and those of x86-64
+once more on a processor without AVX.
 
-A Python other than the running one comes from Maven Central, unless build/pythons/<version>-<machine>/bin has it.
+Other Pythons than the running one come from Maven Central, unless build/pythons/<version>-<machine>/bin has them.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def build(version: str, machine: str) -> Path:
     shutil.rmtree(BUILD / "raw", ignore_errors=True)
     run(
         *(python, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation", "-w", "raw", BUILD / "source"),
+        PIP_NO_INDEX="1",
         KSTORE_CODECS=str(ROOT / "build/codecs"),
         CC=compiler,
         CFLAGS="-fPIC -fwrapv -DNDEBUG",

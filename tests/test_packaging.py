@@ -1,8 +1,9 @@
-"""What is handed out: the sdist is whole, the page of an index has no dead links, the Pythons are one list everywhere."""
+"""The sdist is complete, the README's links work on an index, and the supported versions of Python are one list."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -26,11 +27,14 @@ WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a new sdist."""
-    directory = tmp_path_factory.mktemp("sdist")
-    command = [sys.executable, "setup.py", "-q", "egg_info", f"--egg-base={directory}", "sdist", f"--dist-dir={directory}"]
-    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
-    with tarfile.open(next(directory.glob("*.tar.gz"))) as archive:
+    """The files of an sdist that was made from a copy of the repository, without git."""
+    copy = tmp_path_factory.mktemp("sdist") / "copy"
+    elsewhere = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", "build", "dist", "demo", "target", "*.egg-info", "*.so"
+    )
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns(*elsewhere))
+    subprocess.run([sys.executable, "setup.py", "-q", "sdist"], check=True, cwd=copy, capture_output=True)
+    with tarfile.open(next((copy / "dist").iterdir())) as archive:
         files = ((member.name.partition("/")[2], archive.extractfile(member)) for member in archive)
         return {name: file.read() for name, file in files if file}
 
@@ -62,7 +66,7 @@ def test_links_of_the_readme_work_on_the_page_of_an_index(sdist: dict[str, bytes
 
 def test_classifiers_name_each_python_from_the_lowest_on() -> None:
     lowest = int(PYTHONS[0].partition(".")[2])
-    assert PYTHONS == [f"3.{minor}" for minor in range(lowest, lowest + len(PYTHONS))]
+    assert [f"3.{minor}" for minor in range(lowest, lowest + len(PYTHONS))] == PYTHONS
     assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{PYTHONS[0].replace('.', '')}"
 
