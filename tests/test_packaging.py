@@ -29,9 +29,7 @@ WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of an sdist that was made from a copy of the repository, without git."""
     copy = tmp_path_factory.mktemp("sdist") / "copy"
-    elsewhere = shutil.ignore_patterns(
-        ".git", ".venv", ".*_cache", "build", "dist", "demo", "target", "*.egg-info", "*.so"
-    )
+    elsewhere = (".git", ".venv", ".*_cache", "build", "dist", "demo", "target", "*.egg-info", "*.so")
     shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns(*elsewhere))
     subprocess.run([sys.executable, "setup.py", "-q", "sdist"], check=True, cwd=copy, capture_output=True)
     with tarfile.open(next((copy / "dist").iterdir())) as archive:
