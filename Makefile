@@ -42,21 +42,25 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test lint bench bench-all instructions instructions-keep soak fuzz docs plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
+.PHONY: help demo demo-spark test quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
 	@echo 'make demo-spark the flights through a Spark DataFrame into 16 partitions, and back'
-	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes)'
+	@echo 'make quick     ruff and the tests of the core: formats, files, logs, stores; for the inner loop'
+	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes); TESTS=tests/log for a part'
 	@echo 'make bench     the speed tables, with peers, written into bench/results; under 15 minutes'
 	@echo 'make bench-all the other tables (of both: BENCH="-k append" for a part, which is printed only)'
-	@echo 'make instructions  instructions of the hot paths beside the known ones (needs valgrind)'
+	@echo 'make instructions  instructions of the hot paths beside the known ones (needs valgrind);'
+	@echo '               make instructions-keep: the counted ones become the known ones'
 	@echo 'make soak      the tests with new random choices for $(HOURS) hours, and a report'
-	@echo 'make fuzz      all parsers, $(FUZZ_MINUTES) minutes each, guided by the code that is reached (needs clang)'
+	@echo 'make fuzz      all parsers, $(FUZZ_MINUTES) minutes each, guided by the code that is reached (needs clang);'
+	@echo '               make fuzz-keep: add the inputs that reached new code to the corpus'
 	@echo 'make sanitize  build with bounds checks, ASan and UBSan, and test; make leaks: with LeakSanitizer'
 	@echo 'make plain     the codecs without liblz4 and libzstd'
 	@echo 'make tsan      look for data races with ThreadSanitizer'
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
+	@echo 'make lint-workflows  zizmor and actionlint (needs Go) on .github, and the schemas of its forms'
 	@echo 'make docs      the pages, the pictures and the typed settings that are made from the code'
 	@echo 'make wheel     sdist and wheel, tested;  make wheels: for all Pythons and processors;  make dist: the sdist'
 	@echo 'make clean     remove all that was built'
@@ -75,6 +79,11 @@ $(VENV)/.built: $(VENV)/.created $(SOURCES)
 	$(PIP) install --no-build-isolation --editable .
 	@touch $@
 
+# These need no build.
+$(VENV)/.workflows-tools: $(VENV)/.created pyproject.toml
+	@$(PIP) install $(call listed,["dependency-groups"]["workflows"])
+	@touch $@
+
 $(VENV)/.%-tools: $(VENV)/.built pyproject.toml
 	@$(PIP) install $(call listed,["dependency-groups"]["$*"])
 	@touch $@
@@ -90,6 +99,16 @@ demo-spark: $(VENV)/.test-tools
 test: lint jvm
 	$(stopped) $(BIN)/pytest $(PARALLEL) -m 'not slow' -o cache_dir=build/test/cache $(TESTS)
 
+# For the inner loop: what a change of the core breaks first. Few examples of each random test; no processes that are killed, no
+# Java, no Spark, no command line, no documents.
+QUICK := codec columns files golden log store promises/test_machine.py
+SLOW :=
+quick: $(VENV)/.test-tools
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	KSTORE_BUDGET=0.05 $(stopped) $(BIN)/pytest $(PARALLEL) -q -m 'not slow and not kafka and not spark' -o cache_dir=build/quick/cache \
+		$(QUICK:%=tests/%) $(SLOW:%=--ignore=tests/%.py) $(TESTS)
+
 # What was checked is not checked again until it changes.
 lint: build/lint/.passed
 TEXTS = $(shell find . -name .venv -prune -o -path ./build -prune -o -name '*.py' -print -o -name '*.pyi' -print)
@@ -103,6 +122,23 @@ build/lint/names: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(TEXTS) | sort >$@.new; cmp -s $@.new $@ || mv $@.new $@
 FORCE:
+
+# The workflows run elsewhere; here they are read. zizmor looks for what an attacker could use, actionlint for what would not run.
+# This version of actionlint is the last that Debian 12's Go compiles.
+ACTIONLINT := v1.7.7
+lint-workflows: build/lint/.workflows-passed
+build/lint/.workflows-passed: $(VENV)/.workflows-tools $(wildcard .github/*.yml .github/*/*.yml)
+	@mkdir -p $(@D)
+	$(BIN)/zizmor --offline --quiet --persona=pedantic .github
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	@if command -v go >/dev/null; then \
+		test -x build/lint/$(ACTIONLINT)/actionlint || \
+			GOBIN=$(CURDIR)/build/lint/$(ACTIONLINT) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT); \
+		echo build/lint/$(ACTIONLINT)/actionlint; build/lint/$(ACTIONLINT)/actionlint; \
+	else echo 'Go is missing: actionlint is left out; on Debian: apt-get install golang-go'; fi
+	@touch $@
 
 docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_configuration.py

@@ -27,6 +27,7 @@ TESTING = REPOSITORY / "docs" / "testing.md"  # its examples are tests
 GUIDE, COOKBOOK = REPOSITORY / "docs" / "guide.md", REPOSITORY / "docs" / "cookbook.md"  # test_guide.py runs theirs
 DOCUMENTS = [
     *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")),
+    *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", ".github/pull_request_template.md")),
     *(REPOSITORY / name for name in ("bench/NOTES.md", "tests/testcases.md")),
     *sorted((REPOSITORY / "docs").glob("*.md")),
 ]
