@@ -169,9 +169,10 @@ cdef class Record:
     compared by value. They hold no reference cycle, so the garbage collector does not track them. Thread-safe.
 
     Example:
-        >>> offset, timestamp, key, value, headers = Record(0, 1_700_000_000_000, b"key", b"value")
-        >>> key
-        b'key'
+        >>> record = kstore.Record(0, 1_764_000_000_000, b"alice", b"3 apples")
+        >>> offset, timestamp, key, value, headers = record
+        >>> record.key, value, headers
+        (b'alice', b'3 apples', ())
     """
 
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")
@@ -390,8 +391,13 @@ cdef class RecordBatch:
     and reads make batches. `path` and `position` say where a batch was found. Immutable; thread-safe.
 
     Example:
-        >>> for batch in log.read_batches(0):
-        ...     print(batch.base_offset, batch.count, batch.compression)
+        >>> records = [(b"alice", b"3 apples"), (b"bob", b"1 pear")]
+        >>> data = kstore.encode_batch(records, base_offset=7, compression="zstd")
+        >>> (batch,) = kstore.decode_batches(data)
+        >>> batch.base_offset, batch.last_offset, batch.count, batch.compression
+        (7, 8, 2, 'zstd')
+        >>> [record.value for record in batch]
+        [b'3 apples', b'1 pear']
     """
 
     def __cinit__(self):
@@ -531,6 +537,14 @@ cdef class RecordBatch:
 
         Raises:
             CorruptRecordError: If either is wrong.
+
+        Example:
+            >>> batch.ensure_valid()
+            >>> (damaged,) = kstore.decode_batches(data[:-1] + b"?", check_crc=False)
+            >>> damaged.ensure_valid()
+            Traceback (most recent call last):
+            ...
+            kstore.errors.CorruptRecordError: ...
         """
         reason = _check_frame(self._p, self._size, True)
         if reason is not None:
@@ -1164,9 +1178,12 @@ def decode_batches(buffer: ReadableBuffer, check_crc: bool = True, *, path: StrP
         CorruptRecordError: If a batch has a wrong length, magic, size or CRC; the iterator raises it, and ends.
 
     Example:
-        >>> for batch in decode_batches(data):
-        ...     for record in batch:
-        ...         print(record.offset, record.value)
+        >>> first = kstore.encode_batch([(b"alice", b"3 apples")])
+        >>> second = kstore.encode_batch([(b"bob", b"1 pear")], base_offset=1)
+        >>> for batch in kstore.decode_batches(first + second):
+        ...     print(batch.base_offset, [record.value for record in batch])
+        0 [b'3 apples']
+        1 [b'1 pear']
     """
     cdef BatchIterator walk
     data = as_bytes(buffer, "buffer")

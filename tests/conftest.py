@@ -77,6 +77,7 @@ SECONDS = {
     "test_crash.py": 90,
     "test_full_store.py": 60,
     "test_flipped_bytes.py": 60,
+    "test_examples.py": 30,
     "test_fuzz.py": 90,
     "test_golden_damaged.py": 10,
     "test_guide.py": 40,

@@ -66,7 +66,7 @@ def parameters(node: Function, is_method: bool) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def sections(node: Function) -> dict[str, str]:
+def sections(node: Function | ast.ClassDef | ast.Module) -> dict[str, str]:
     """The sections of a docstring by name, and "" for what comes before the first."""
     text = inspect.cleandoc(ast.get_docstring(node) or "")
     parts = re.split(rf"^({'|'.join(SECTIONS)}):$", text, flags=re.MULTILINE)

@@ -9,6 +9,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 from pathlib import Path
@@ -205,6 +206,7 @@ def test_a_topics_settings_may_be_keywords(tmp_path: Path) -> None:
 # --- what an editor shows ---------------------------------------------------------------------------------------------
 
 
+@cache
 def module_source(module: str) -> ast.Module:
     """A module as an editor reads it: a compiled one as its stub."""
     file = Path(sys.modules[module].__file__ or "")

@@ -629,9 +629,9 @@ def encode_batch(records: Iterable[_Item], *, base_offset: int = 0, compression:
         ValueError: If a number is out of range, or the timestamp type is not known.
 
     Example:
-        >>> batch = kstore.encode_batch([(b"key", b"value"), b"only a value"], base_offset=7)
-        >>> [record.offset for decoded in kstore.decode_batches(batch) for record in decoded]
-        [7, 8]
+        >>> batch = kstore.encode_batch([(b"alice", b"3 apples"), b"1 pear"], base_offset=7, compression="zstd")
+        >>> [(record.offset, record.value) for decoded in kstore.decode_batches(batch) for record in decoded]
+        [(7, b'3 apples'), (8, b'1 pear')]
     """
     cdef Packer packer
     cdef int64_t base = arguments.integer("base_offset", base_offset)

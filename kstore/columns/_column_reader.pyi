@@ -147,8 +147,8 @@ def decode_columns(
             MiB in the other layouts).
 
     Example:
-        >>> batch = kstore.encode_batch([(b"key", b"value"), (b"key", None)])
+        >>> batch = kstore.encode_batch([(b"alice", b"3 apples"), (b"bob", None)])
         >>> columns = kstore.decode_columns(batch, columns=["offset", "value"])
         >>> columns.offsets.tolist(), columns.values.to_pylist()
-        ([0, 1], [b'value', None])
+        ([0, 1], [b'3 apples', None])
     """

@@ -567,10 +567,10 @@ def decode_columns(buffer: ReadableBuffer, *, columns: Sequence[str] | None = No
             MiB in the other layouts).
 
     Example:
-        >>> batch = kstore.encode_batch([(b"key", b"value"), (b"key", None)])
+        >>> batch = kstore.encode_batch([(b"alice", b"3 apples"), (b"bob", None)])
         >>> columns = kstore.decode_columns(batch, columns=["offset", "value"])
         >>> columns.offsets.tolist(), columns.values.to_pylist()
-        ([0, 1], [b'value', None])
+        ([0, 1], [b'3 apples', None])
     """
     names = _columns.DEFAULT_COLUMNS if columns is None else checked_columns(columns, _columns.COLUMN_NAMES, "known")
     cdef Reader reader = Reader(names, checked_layout(layout), check_crc=check_crc,

@@ -34,9 +34,10 @@ class BinaryColumn(Sequence[bytes | None]):
     each value starts and where the last value ends.
 
     Example:
-        >>> column = kstore.decode_columns(kstore.encode_batch([(b"key", b"value"), (None, b"more")]))["key"]
-        >>> column[0], column.to_pylist(), column.null_count
-        (b'key', [b'key', None], 1)
+        >>> batch = kstore.encode_batch([(b"alice", b"3 apples"), (None, b"1 pear")])
+        >>> column = kstore.decode_columns(batch).keys
+        >>> len(column), column[0], column.null_count
+        (2, b'alice', 1)
 
     Immutable; thread-safe.
     """
@@ -81,6 +82,10 @@ class BinaryColumn(Sequence[bytes | None]):
 
         Returns:
             `bytes` or `None` for each row.
+
+        Example:
+            >>> column.to_pylist()
+            [b'alice', None]
         """
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
@@ -94,6 +99,12 @@ class HeadersColumn(Sequence[tuple[_Header, ...]]):
     Bytes of a name that are not UTF-8 are replaced by U+FFFD, as in Kafka's consumers. In Arrow the column is a list of
     structs of `key` and `value`. `keys` and `values` are the concatenated headers of all rows, and `offsets` are the
     positions in both columns where each row's headers start.
+
+    Example:
+        >>> batch = kstore.encode_batch([(b"alice", b"3 apples", None, {"trace": b"1"}), (b"bob", b"1 pear")])
+        >>> column = kstore.decode_columns(batch, columns=["headers"])["headers"]
+        >>> len(column), column[0]
+        (2, (('trace', b'1'),))
 
     Immutable; thread-safe.
     """
@@ -121,6 +132,10 @@ class HeadersColumn(Sequence[tuple[_Header, ...]]):
 
         Returns:
             A tuple of pairs `(str, bytes or None)` for each row.
+
+        Example:
+            >>> column.to_pylist()
+            [(('trace', b'1'),), ()]
         """
     def __eq__(self, other: object, /) -> bool: ...
     def __arrow_c_schema__(self) -> object: ...
@@ -139,9 +154,13 @@ class Columns:
     deleted. It can be pickled; protocol 5 can send the memory out of band, without a copy.
 
     Example:
-        >>> columns = log.read_columns(0, columns=["offset", "value"])
-        >>> columns.names, columns.offsets, columns["value"][0]
-        (('offset', 'value'), array([0, 1]), b'value')
+        >>> log = kstore.Log.open("data/orders-0")
+        >>> info = log.append_many([(b"alice", b"3 apples"), (b"bob", b"1 pear")])
+        >>> columns = log.read_columns(columns=["offset", "value"])
+        >>> columns.names, columns.next_offset
+        (('offset', 'value'), 2)
+        >>> columns.offsets, columns["value"].to_pylist()
+        (array([0, 1]), [b'3 apples', b'1 pear'])
 
     Immutable; thread-safe.
     """

@@ -79,6 +79,10 @@ class KeyedRows(ABC, Generic[R]):
 
         Yields:
             The key of each row, in the order of the rows.
+
+        Example:
+            >>> sorted(table.keys())
+            [b'alice', b'bob']
         """
         for chunk in self._chunks:
             yield from chunk.keys  # type: ignore[misc]  # none is null
@@ -88,6 +92,10 @@ class KeyedRows(ABC, Generic[R]):
 
         Returns:
             An iterator of the pairs, in the order of the rows.
+
+        Example:
+            >>> {key: record.value for key, record in table.items()}
+            {b'bob': b'1 pear', b'alice': b'4 apples'}
         """
         return zip(self.keys(), self, strict=True)
 
@@ -116,6 +124,12 @@ class KeyedRows(ABC, Generic[R]):
 
         Raises:
             TypeError: If `key` is not `bytes`.
+
+        Example:
+            >>> table.get(b"bob").value
+            b'1 pear'
+            >>> table.get(b"carol") is None
+            True
         """
         place = self._find(key)
         return default if place is None else self._row(*place)
@@ -151,6 +165,10 @@ class KeyedRows(ABC, Generic[R]):
             TypeError: If `columns` is a str.
             ValueError: If there is no such column, or if there are more than 2 GiB of keys or of values: use
                 `iter_columns` or the Arrow stream instead.
+
+        Example:
+            >>> table.columns(["key", "value"]).values.to_pylist()
+            [b'1 pear', b'4 apples']
         """
         names = self._checked(columns)
         return self._labelled(range(len(self._chunks)), names)
@@ -166,6 +184,10 @@ class KeyedRows(ABC, Generic[R]):
         Raises:
             TypeError: If `columns` is a str.
             ValueError: If there is no such column.
+
+        Example:
+            >>> sum(len(chunk) for chunk in table.iter_columns(["value"]))
+            2
         """
         names = self._checked(columns)
         return (self._labelled([number], names) for number, chunk in enumerate(self._chunks) if len(chunk))

@@ -34,6 +34,11 @@ class BrokerConfig(Settings):
 
     Raises:
         ConfigError: If a name is unknown, a value does not parse or is out of range, or values do not fit together.
+
+    Example:
+        >>> config = kstore.BrokerConfig(log_retention_check_interval_ms="60000")
+        >>> config.log_retention_check_interval_ms, sorted(config.explicit)
+        (60000, ['log_retention_check_interval_ms'])
     """
 
     log_dir: tuple[str, ...] = row(
@@ -235,6 +240,10 @@ class BrokerConfig(Settings):
         Raises:
             ConfigError: If a value is bad, or values do not fit together.
             StorageError: If the file cannot be read.
+
+        Example:
+            >>> kstore.BrokerConfig.resolve({"log.cleaner.threads": "2", "segment.bytes": "1048576"}).to_kafka()
+            {'log.cleaner.threads': '2'}
         """
         if isinstance(config, Mapping):
             return cls._from_names(config, cls._defaults())
@@ -256,6 +265,9 @@ class BrokerConfig(Settings):
 
         Raises:
             ConfigError: If one is not among them.
+
+        Example:
+            >>> kstore.BrokerConfig(cordoned_log_dirs="data-2").check_cordoned(["data-1", "data-2"])
         """
         cordoned = self.cordoned_log_dirs
         wrong = [] if cordoned == ("*",) else [path for path in cordoned if path not in directories]
@@ -267,6 +279,11 @@ class BrokerConfig(Settings):
 
         Returns:
             Sentences that give the numbers.
+
+        Example:
+            >>> for warning in kstore.BrokerConfig(log_cleaner_enable=False).warnings():
+            ...     print(warning)
+            log.cleaner.enable = false: nothing is compacted, and Kafka 5 will not know it
         """
         return tuple(cautions.of_store(self))
 

@@ -61,7 +61,7 @@ class LogConfig(Settings):
         ConfigError: If a name is unknown, a value does not parse or is out of range, or values do not fit together.
 
     Example:
-        >>> config = LogConfig(segment_bytes="1048576", cleanup_policy=("compact", "delete"))
+        >>> config = kstore.LogConfig(segment_bytes="1048576", cleanup_policy=("compact", "delete"))
         >>> config.segment_bytes, config.compacts, sorted(config.explicit)
         (1048576, True, ['cleanup_policy', 'segment_bytes'])
     """
@@ -397,7 +397,7 @@ class LogConfig(Settings):
             StorageError: If the file cannot be read.
 
         Example:
-            >>> LogConfig.from_kafka({"log.retention.hours": "24"}).retention_ms
+            >>> kstore.LogConfig.from_kafka({"log.retention.hours": "24"}).retention_ms
             86400000
         """
         if isinstance(source, Mapping):
@@ -420,6 +420,10 @@ class LogConfig(Settings):
             ConfigError: If a name is unknown, a value is bad, or values do not fit together.
             StorageError: If the file cannot be read.
             TypeError: If `config` has another type.
+
+        Example:
+            >>> kstore.LogConfig.resolve({"segment.bytes": "1048576"}, {"flush_ms": 1000}).to_kafka()
+            {'segment.bytes': '1048576', 'flush.ms': '1000'}
         """
         if config is None:
             base = cls()
@@ -445,6 +449,10 @@ class LogConfig(Settings):
 
         Raises:
             ConfigError: If a name is not a topic's, a value is bad, or values do not fit together.
+
+        Example:
+            >>> config.for_topic({"segment.bytes": "65536"}).segment_bytes
+            65536
         """
         check_known(overrides, TOPIC_NAMES)
         return self.replace(**{row.attribute: overrides[row.name] for row in self.settings if row.name in overrides})
@@ -479,6 +487,11 @@ class LogConfig(Settings):
 
         Returns:
             Sentences that give the numbers.
+
+        Example:
+            >>> for warning in kstore.LogConfig(retention_ms=60_000).warnings():
+            ...     print(warning)
+            retention.ms = 60000 ms (1 minute) is less than segment.ms = 604800000 ms (7 days): ...
         """
         warnings = list(cautions.of_log(self))
         if housekeeping:
@@ -490,6 +503,12 @@ class LogConfig(Settings):
 
         Raises:
             ConfigError: If no log can be opened with them although each value is in range.
+
+        Example:
+            >>> kstore.LogConfig(segment_index_bytes=4).check_for_writing()
+            Traceback (most recent call last):
+            ...
+            kstore.errors.ConfigError: segment.index.bytes = 4 has no room for an entry of a time index: ...
         """
         if self.segment_index_bytes < cautions.TIME_ENTRY_BYTES:
             raise ConfigError(

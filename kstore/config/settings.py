@@ -342,7 +342,7 @@ class Settings:
             ConfigError: If a name is unknown, a value is bad, or the settings do not fit together.
 
         Example:
-            >>> LogConfig().replace(segment_bytes="1048576").segment_bytes
+            >>> kstore.LogConfig().replace(segment_bytes="1048576").segment_bytes
             1048576
         """
         if not settings:
@@ -360,6 +360,10 @@ class Settings:
 
         Returns:
             True if it exists.
+
+        Example:
+            >>> kstore.LogConfig.knows("segment_bytes"), kstore.BrokerConfig.knows("segment_bytes")
+            (True, False)
         """
         return name in cls._by_attribute
 
@@ -368,6 +372,10 @@ class Settings:
 
         Returns:
             A dict of text by name, without settings that are None; `from_kafka` reads it back.
+
+        Example:
+            >>> kstore.LogConfig(segment_bytes=1 << 20, cleanup_policy="compact").to_kafka()
+            {'segment.bytes': '1048576', 'cleanup.policy': 'compact'}
         """
         rows = (setting for setting in self.settings if setting.attribute in self.explicit)
         return {

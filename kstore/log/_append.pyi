@@ -49,8 +49,8 @@ def append(
         NotLeaderError: If the log is a follower's.
 
     Example:
-        >>> log.append(b"value", key=b"key", headers={"trace": b"1"})
-        0
+        >>> log.append(b"2 plums", key=b"carol", headers={"trace": b"1"}, sync=True)
+        3
     """
 
 def append_commit(

@@ -48,8 +48,8 @@ def append(self, value: ReadableBuffer | None, key: ReadableBuffer | None = None
         NotLeaderError: If the log is a follower's.
 
     Example:
-        >>> log.append(b"value", key=b"key", headers={"trace": b"1"})
-        0
+        >>> log.append(b"2 plums", key=b"carol", headers={"trace": b"1"}, sync=True)
+        3
     """
     cdef int64_t offset, stamp = 0
     if leader_epoch is None:

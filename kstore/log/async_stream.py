@@ -89,8 +89,15 @@ class Stream(Generic[T]):
     ends after an error.
 
     Example:
-        >>> async for record in log.aread(follow=True):
-        ...     print(record.value)
+        >>> import asyncio
+        >>> log = kstore.Log.open("data/orders-0")
+        >>> info = log.append_many([b"3 apples", b"1 pear"])
+        >>> async def main():
+        ...     async for record in log.aread(follow=True, timeout=0.01):
+        ...         print(record.value)
+        >>> asyncio.run(main())
+        b'3 apples'
+        b'1 pear'
 
     Not thread-safe; for one task at a time.
     """
@@ -123,7 +130,16 @@ class Stream(Generic[T]):
             raise
 
     async def aclose(self) -> None:
-        """End the iteration; the next `anext` raises `StopAsyncIteration`."""
+        """End the iteration; the next `anext` raises `StopAsyncIteration`.
+
+        Example:
+            >>> from contextlib import aclosing
+            >>> async def first():
+            ...     async with aclosing(log.aread(follow=True)) as stream:
+            ...         return await anext(stream)
+            >>> asyncio.run(first()).value
+            b'3 apples'
+        """
         self._end()
 
     def _end(self) -> None:

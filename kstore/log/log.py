@@ -89,12 +89,16 @@ class Log(Closing):
     raise `LogClosedError` after `close`.
 
     Example:
-        >>> with kstore.Log.open("/data/orders-0") as log:
-        ...     log.append(b"value", key=b"key")
-        ...     for record in log.read():
-        ...         print(record.offset, record.key, record.value)
+        >>> log = kstore.Log.open("data/orders-0")
+        >>> log.append(b"3 apples", key=b"alice")
         0
-        0 b'key' b'value'
+        >>> log.append_many([(b"bob", b"1 pear"), (b"alice", b"4 apples")]).last_offset
+        2
+        >>> for record in log.read():
+        ...     print(record.offset, record.key, record.value)
+        0 b'alice' b'3 apples'
+        1 b'bob' b'1 pear'
+        2 b'alice' b'4 apples'
 
     Thread-safe: any method may be called from any thread. Batches of one call to `append_many` may interleave with
     appends of other threads. Reading takes no lock; a read of committed records waits while a truncation is under way.
@@ -146,7 +150,11 @@ class Log(Closing):
                 the parent directory or a bulk load into the partition is not finished (`Store.open` finishes a load).
 
         Example:
-            >>> log = kstore.Log.open("/data/orders-0", segment_bytes=64 << 20)
+            >>> with kstore.Log.open("data/events-0", segment_bytes=64 << 20) as events:
+            ...     offset = events.append(b"started")
+            >>> with kstore.Log.open("data/events-0", mode="r") as events:
+            ...     print([record.value for record in events.read()])
+            [b'started']
         """
         directory, topic, partition = check_place(path, mode)
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
@@ -274,6 +282,11 @@ class Log(Closing):
 
         Raises:
             StorageError: If the flush or a checkpoint failed; the log is closed nevertheless.
+
+        Example:
+            >>> log.close()
+            >>> log.closed
+            True
         """
         if self._view.closed and not any(lock.held for lock in self._locks):
             return
@@ -368,8 +381,9 @@ class Log(Closing):
             KStoreError: Any other error that `append` raises.
 
         Example:
-            >>> log.append_many([(b"key", b"value"), (b"key", None)]).last_offset
-            1
+            >>> info = log.append_many([(b"carol", b"2 plums"), (b"bob", None)], compression="zstd", sync=True)
+            >>> info.first_offset, info.last_offset
+            (3, 4)
         """
         writer = self._leading()
         options = append_options(writer.config, compression, batch_bytes, expected_offset, leader_epoch, atomic)
@@ -432,8 +446,10 @@ class Log(Closing):
             KStoreError: Any error that `append_many` raises; errors name the row by its number.
 
         Example:
-            >>> log.append_columns([b"a", b"b"], keys=pyarrow.array([b"k1", None])).last_offset
-            1
+            >>> import pyarrow
+            >>> table = pyarrow.table({"key": ["carol", None], "value": ["2 plums", "5 figs"]})
+            >>> log.append_columns(table, compression="zstd").last_offset
+            4
         """
         writer = self._leading()
         atomic = expected_offset is not None
@@ -473,6 +489,11 @@ class Log(Closing):
             RecordTooLargeError: If the batch exceeds `max.message.bytes`.
             RecordBatchTooLargeError: If the batch exceeds `segment.bytes`.
             KStoreError: Any other error that `append_many` raises for a producer's batch.
+
+        Example:
+            >>> batch = kstore.encode_batch([(b"carol", b"2 plums"), b"5 figs"], compression="lz4")
+            >>> log.append_batch(batch).last_offset
+            4
         """
         info = self._append_ready(data, origin, leader_epoch, transaction_version)
         return info or encoded_append.append_encoded(self._leading(), data, origin, leader_epoch, transaction_version)
@@ -508,6 +529,14 @@ class Log(Closing):
         Raises:
             InvalidProducerEpochError: If the epoch is below the one that the log requires.
             TransactionCoordinatorFencedError: If the log knows a newer coordinator epoch.
+
+        Example:
+            >>> producer = {"producer_id": 7, "producer_epoch": 0}
+            >>> info = log.append_many([b"2 plums"], **producer, base_sequence=0, transactional=True)
+            >>> log.append_marker(**producer, commit=True)
+            4
+            >>> [record.value for record in log.read(3, isolation="read_committed")]
+            [b'2 plums']
         """
         offset = encoded_append.append_marker(
             self._leading(),
@@ -541,6 +570,11 @@ class Log(Closing):
             CorruptRecordError: If a batch is damaged.
             RecordBatchTooLargeError: If the batches exceed `segment.bytes`.
             NotLeaderError: If `kstore.replicate` writes this log.
+
+        Example:
+            >>> with kstore.Log.open("copy/orders-0") as copy:
+            ...     print(copy.append_as_follower(log.fetch(0, max_bytes=1 << 20).records).last_offset)
+            2
         """
         writer = self._leading()
         check_epoch(leader_epoch)
@@ -553,6 +587,12 @@ class Log(Closing):
 
         Raises:
             StorageError: If the sync failed, or the log refuses writes because of an earlier error.
+
+        Example:
+            >>> offset = log.append(b"2 plums", key=b"carol")
+            >>> log.flush()
+            >>> log.stats()["recovery_point"]
+            4
         """
         self._writable().housekeeping.flush()
 
@@ -592,6 +632,13 @@ class Log(Closing):
             KStoreError: Any error that `append` raises. If the sync failed, or the log was closed during the call, the
                 record has been appended but may be lost if the machine crashes.
             RuntimeError: If no asyncio event loop is running.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     return await log.aappend(b"2 plums", key=b"carol", sync=True)
+            >>> asyncio.run(main())
+            3
         """
         turns = self._turns or self._begin_awaiting()
         if turns.is_over():
@@ -624,6 +671,15 @@ class Log(Closing):
         Raises:
             StorageError: As `flush`.
             LogClosedError: If the log is closed during the call.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     await log.aappend(b"2 plums", key=b"carol")
+            ...     await log.aflush()
+            >>> asyncio.run(main())
+            >>> log.stats()["recovery_point"]
+            4
         """
         writer = self._writable()
         flushers = self._flushers
@@ -678,8 +734,11 @@ class Log(Closing):
             LogClosedError: If the log is closed.
 
         Example:
-            >>> [record.value for record in log.read(1, end_offset=3)]
-            [b'b', b'c']
+            >>> [record.value for record in log.read(1)]
+            [b'1 pear', b'4 apples']
+            >>> for record in log.read(2, follow=True, timeout=0.01):
+            ...     print(record.offset, record.value)
+            2 b'4 apples'
         """
         options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
         return iterate_records(self._view, options, self)
@@ -703,6 +762,10 @@ class Log(Closing):
 
         Returns:
             An iterator over `RecordBatch`es, for one thread at a time.
+
+        Example:
+            >>> [(batch.base_offset, batch.count) for batch in log.read_batches()]
+            [(0, 1), (1, 2)]
         """
         options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
         return iterate_batches(self._view, options, self)
@@ -735,6 +798,15 @@ class Log(Closing):
         Raises:
             KStoreError: As `read`: immediately if an argument is wrong, otherwise from the iterator.
             LogClosedError: From the iterator, if the log is closed.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     async for record in log.aread(1):
+            ...         print(record.offset, record.value)
+            >>> asyncio.run(main())
+            1 b'1 pear'
+            2 b'4 apples'
         """
         from kstore.log.async_source import stream_records
 
@@ -783,8 +855,10 @@ class Log(Closing):
             KStoreError: Any error that `read` or its iterator raises.
 
         Example:
-            >>> columns = log.read_columns(columns=["offset", "value"])
-            >>> table = pyarrow.table(columns)
+            >>> import pyarrow
+            >>> table = pyarrow.table(log.read_columns(columns=["offset", "value"]))
+            >>> table["offset"].to_pylist(), table["value"].to_pylist()
+            ([0, 1, 2], [b'3 apples', b'1 pear', b'4 apples'])
         """
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=True)
         options = read_options(offset, end_offset, start_timestamp, isolation, durable)
@@ -818,8 +892,10 @@ class Log(Closing):
             An iterator over `Columns`, for one thread at a time.
 
         Example:
-            >>> sum(len(columns) for columns in log.iter_columns(columns=["value"]))
-            4
+            >>> for chunk in log.iter_columns(columns=["value"], max_records=2):
+            ...     print(chunk.values.to_pylist(), chunk.next_offset)
+            [b'3 apples', b'1 pear'] 2
+            [b'4 apples'] 3
         """
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=False)
         options = read_options(offset, end_offset, start_timestamp, isolation, durable)
@@ -847,6 +923,13 @@ class Log(Closing):
 
         Returns:
             An asynchronous iterator, for one task at a time.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     return [len(chunk) async for chunk in log.aread_columns(columns=["value"], max_records=2)]
+            >>> asyncio.run(main())
+            [2, 1]
         """
         from kstore.log.async_stream import InThread, Stream
 
@@ -878,6 +961,11 @@ class Log(Closing):
 
         Raises:
             CorruptRecordError: If a batch header is malformed, as from `read_batches`.
+
+        Example:
+            >>> batches = log.batch_table()
+            >>> batches["base_offset"].tolist(), batches["count"].tolist()
+            ([0, 1], [1, 2])
         """
         options = read_options(offset, end_offset, start_timestamp, isolation, durable)
         return read_batch_table(self._view, options)
@@ -935,8 +1023,10 @@ class Log(Closing):
             KStoreError: Any error that `read` or its iterator raises.
 
         Example:
-            >>> log.latest()[b"key"].value
-            b'newest'
+            >>> log.latest()[b"alice"].value
+            b'4 apples'
+            >>> log.latest(as_of=2)[b"alice"].value
+            b'3 apples'
         """
         return LogTable(collect(self._view, checked(as_of), new_secret()))
 
@@ -966,6 +1056,11 @@ class Log(Closing):
         Raises:
             OffsetOutOfRangeError: If the offset is not in the log.
             CorruptRecordError: If the header of a batch is malformed; the CRC is not verified.
+
+        Example:
+            >>> fetched = log.fetch(1, max_bytes=1 << 20)
+            >>> [record.value for batch in kstore.decode_batches(fetched.records) for record in batch]
+            [b'1 pear', b'4 apples']
         """
         committed = wants_committed(isolation)
         offset = arguments.whole("offset", offset)
@@ -985,6 +1080,12 @@ class Log(Closing):
 
         Raises:
             CorruptRecordError: If the header of a batch is malformed.
+
+        Example:
+            >>> with kstore.Log.open("data/degrees-0") as degrees:
+            ...     info = degrees.append_columns([b"20", b"21"], timestamps=[1_764_000_000_000, 1_764_000_060_000])
+            ...     print(degrees.max_timestamp())
+            TimestampOffset(timestamp=1764000060000, offset=1)
         """
         return fetch.max_timestamp(self._view)
 
@@ -1001,6 +1102,12 @@ class Log(Closing):
             LogClosedError: If the log is closed.
             CorruptRecordError: In mode "r", if a batch is damaged.
             StorageError: In mode "r", if a file cannot be read.
+
+        Example:
+            >>> info = log.append_many([b"2 plums", b"5 figs"], producer_id=7, producer_epoch=0, base_sequence=0)
+            >>> for state in log.producer_states():
+            ...     print(state.producer_id, state.producer_epoch, state.batches[-1].last_sequence)
+            7 0 1
         """
         view = self._view
         view.refresh()
@@ -1054,6 +1161,11 @@ class Log(Closing):
 
         Raises:
             ConfigError: If a setting is unknown or its value is not allowed.
+
+        Example:
+            >>> log.update_config(segment_bytes=64 << 20, compression_type="zstd")
+            >>> log.config.segment_bytes
+            67108864
         """
         if self._writer is None:
             self.config = self.config.replace(**settings)
@@ -1090,6 +1202,11 @@ class Log(Closing):
 
         Returns:
             The metrics by name; docs/metrics.md describes each.
+
+        Example:
+            >>> stats = log.stats()
+            >>> stats["log_end_offset"], stats["segments"], stats["size_bytes"]
+            (3, 1, 178)
         """
         segments = self.segments
         view = self._view
@@ -1117,6 +1234,12 @@ class Log(Closing):
 
         Returns:
             The base offset of the active segment.
+
+        Example:
+            >>> log.roll()
+            3
+            >>> [(segment.base_offset, segment.is_active) for segment in log.segments]
+            [(0, False), (3, True)]
         """
         writer = self._writable()
         with writer.gate():
@@ -1137,6 +1260,12 @@ class Log(Closing):
 
         Raises:
             NotLeaderError: If the log is a follower's.
+
+        Example:
+            >>> log.truncate_to(1)
+            True
+            >>> log.log_end_offset
+            1
         """
         return truncation.truncate_to(self._leading(), arguments.integer("offset", offset, low=0))
 
@@ -1149,6 +1278,11 @@ class Log(Closing):
 
         Raises:
             NotLeaderError: If the log is a follower's.
+
+        Example:
+            >>> log.truncate_fully_and_start_at(100)
+            >>> log.append(b"2 plums", key=b"carol")
+            100
         """
         offset = arguments.integer("offset", offset, low=0)
         start = offset
@@ -1172,6 +1306,12 @@ class Log(Closing):
             PolicyViolationError: If `cleanup.policy` is `compact` without `delete`.
             InvalidTopicError: If the topic is one of Kafka's internal topics.
             NotLeaderError: If the log is a follower's.
+
+        Example:
+            >>> log.delete_records(2)
+            2
+            >>> [record.value for record in log.read()]
+            [b'4 apples']
         """
         writer = self._leading()
         policy = self.config.cleanup_policy
@@ -1193,6 +1333,13 @@ class Log(Closing):
 
         Returns:
             The deleted segments, oldest first.
+
+        Example:
+            >>> log.update_config(retention_bytes=0)
+            >>> log.roll()
+            3
+            >>> [(segment.base_offset, segment.next_offset) for segment in log.apply_retention()]
+            [(0, 3)]
         """
         return retention_run.apply(self._writable())
 
@@ -1201,6 +1348,13 @@ class Log(Closing):
 
         Returns:
             The deletions, oldest segment first.
+
+        Example:
+            >>> log.update_config(retention_bytes=0)
+            >>> log.roll()
+            3
+            >>> [deletion.explanation for deletion in log.plan_retention()]
+            ['the log holds 178 bytes, 0 without it, and retention.bytes keeps 0']
         """
         return self._survey()[0]
 
@@ -1209,6 +1363,10 @@ class Log(Closing):
 
         Returns:
             The explanation and the time; None if `apply_retention` would delete all segments.
+
+        Example:
+            >>> log.retention_outlook().explanation
+            'retention.bytes sets no limit; retention.ms sets no limit'
         """
         return self._survey()[1]
 
@@ -1242,6 +1400,12 @@ class Log(Closing):
             CorruptRecordError: If a batch is damaged.
             StorageError: If the system refuses an operation.
             ValueError: If both `roll` and `dry_run` are true.
+
+        Example:
+            >>> log.update_config(cleanup_policy="compact")
+            >>> stats = log.compact(roll=True)
+            >>> [(record.offset, record.value) for record in log.read()]
+            [(1, b'1 pear'), (2, b'4 apples')]
         """
         if dry_run:
             if roll:
@@ -1258,11 +1422,26 @@ class Log(Closing):
 
         Returns:
             The explanation in words, and numbers.
+
+        Example:
+            >>> log.compaction_outlook().explanation
+            'cleanup.policy is delete, so nothing is compacted'
         """
         return compaction_outlook(self._view, self.config, self._now())
 
     def run_housekeeping(self) -> None:
-        """Do the work that is due by the clock: delayed unlinks, flushes, checkpoints."""
+        """Do the work that is due by the clock: delayed unlinks, flushes, checkpoints.
+
+        Example:
+            >>> from kstore.testing import ManualClock
+            >>> clock = ManualClock()
+            >>> with kstore.Log.open("data/events-0", clock=clock, flush_ms=1000) as events:
+            ...     offset = events.append(b"started")
+            ...     now = clock.advance(1000)
+            ...     events.run_housekeeping()
+            ...     print(events.stats()["recovery_point"])
+            1
+        """
         writer = self._writable()
         writer.refuse_if_unusable()
         writer.housekeeping.housekeep()

@@ -36,11 +36,11 @@ class LogTable(KeyedRows[Record]):
     `pyarrow.table(table)`. As in columns, bytes of header names that are not UTF-8 are replaced by U+FFFD.
 
     Example:
+        >>> log = kstore.Log.open("data/orders-0")
+        >>> info = log.append_many([(b"alice", b"3 apples"), (b"bob", b"1 pear"), (b"alice", b"4 apples")])
         >>> table = log.latest()
-        >>> table[b"key"].value
-        b'newest'
-        >>> b"other" in table
-        False
+        >>> len(table), table[b"alice"].value, b"carol" in table
+        (2, b'4 apples', False)
 
     Immutable and thread-safe.
     """

@@ -38,7 +38,13 @@ def export_to_prometheus(
         ValueError: If the registry has a source of the same kind with the same labels.
 
     Example:
-        >>> kstore.export_to_prometheus(store, labels={"store": "orders"})
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> with kstore.Log.open("data/orders-0") as log:
+        ...     kstore.export_to_prometheus(log, registry)
+        ...     offset = log.append(b"3 apples")
+        ...     print(registry.get_sample_value("kstore_log_end_offset", {"topic": "orders", "partition": "0"}))
+        1.0
     """
     from kstore.metrics import prometheus
 
@@ -67,6 +73,17 @@ def export_to_opentelemetry(
         ConfigError: If the library is missing; the text names the extra `opentelemetry`.
         TypeError: If `source` has another type.
         ValueError: If the provider has a source of the same kind with the same attributes.
+
+    Example:
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        >>> reader = InMemoryMetricReader()
+        >>> with kstore.Log.open("data/orders-0") as log:
+        ...     kstore.export_to_opentelemetry(log, MeterProvider([reader]))
+        ...     offset = log.append(b"3 apples")
+        ...     (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        >>> "kstore.log.end_offset" in [metric.name for metric in scope.metrics]
+        True
     """
     from kstore.metrics import opentelemetry
 

@@ -2,6 +2,11 @@
 
 Tasks stage private files, and one commit on the driver adds them to the logs. Spark and PyArrow are imported at their
 first use; if one is missing, a `ConfigError` names the extra to install.
+
+Example:
+    >>> from kstore import spark as ks
+    >>> rows = [(b"alice", b"3 apples"), (b"bob", b"1 pear")]
+    >>> frame = spark.createDataFrame(rows, "key binary, value binary")
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ def commit(
         ValueError: If a row is invalid, or the manifest does not fit the topics.
 
     Example:
-        >>> manifest = df.mapInArrow(ks.stage("data", topic="events"), ks.MANIFEST).collect()
-        >>> ks.commit("data", manifest, txn=("daily-load", 1)).records
+        >>> manifest = frame.mapInArrow(ks.stage("data", topic="orders", partitions=2), ks.MANIFEST).collect()
+        >>> ks.commit("data", manifest, txn=("daily-load", 20261128)).records
+        2
     """
     rows = [Staged.of(row) for row in manifest]
     check_transaction(txn)
@@ -101,6 +102,10 @@ def discard(
     Raises:
         ConfigError: If the manifest names a directory outside of these.
         ValueError: If `job` is neither a name nor a directory of a job.
+
+    Example:
+        >>> manifest = frame.mapInArrow(ks.stage("data", topic="orders", partitions=2), ks.MANIFEST).collect()
+        >>> ks.discard("data", manifest)
     """
     rows = [Staged.of(row) for row in manifest]
     loading = loads_of(root).loading if isinstance(root, Store) else contextlib.nullcontext()
@@ -175,9 +180,11 @@ def ingest(
         KStoreError: Any other error of `stage` and `commit`.
 
     Example:
-        >>> report = ks.ingest(df, "data", topic="events", partitions=16, txn=("daily-load", 20261121))
-        >>> report.offsets["events", 3]
-        (0, 1000)
+        >>> report = ks.ingest(frame, "data", topic="orders", partitions=2, txn=("daily-load", 20261128))
+        >>> report.records, report.offsets
+        (2, {('orders', 0): (0, 1), ('orders', 1): (0, 1)})
+        >>> ks.ingest(frame, "data", topic="orders", partitions=2, txn=("daily-load", 20261128)).duplicate
+        True
     """
     application, version = check_transaction(txn)
     made = stage(
@@ -246,7 +253,9 @@ def partition_of(key: Any, partitions: int) -> Any:
         ConfigError: If PySpark or PyArrow is missing.
 
     Example:
-        >>> df.withColumn("partition", ks.partition_of("key", 16))
+        >>> placed = frame.select("key", ks.partition_of("key", 2).alias("partition"))
+        >>> {row["key"]: row["partition"] for row in placed.collect()}
+        {b'alice': 1, b'bob': 0}
     """
     arguments.integer("partitions", partitions, 1, INT_MAX)
     functions = optional.pyspark("partition_of", "pyspark.sql.functions")

@@ -404,7 +404,10 @@ def scan(
         StorageError: If a directory cannot be read.
 
     Example:
-        >>> frame = ks.scan(spark, "data", subscribe="events", columns=("key", "value"))
+        >>> report = ks.ingest(frame, "data", topic="orders", partitions=2)
+        >>> orders = ks.scan(spark, "data", subscribe="orders", columns=("key", "value"))
+        >>> sorted(row["value"] for row in orders.collect())
+        [b'1 pear', b'3 apples']
     """
     arguments: dict[str, object] = {
         "subscribe": subscribe if subscribe is None or isinstance(subscribe, str) else ",".join(subscribe),

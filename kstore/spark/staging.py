@@ -66,6 +66,12 @@ class Stage:
 
     `job` identifies the load: every attempt of every task stages in a directory below the job's `directory`.
     Thread-safe.
+
+    Example:
+        >>> stage = ks.stage("data", topic="orders", partitions=2)
+        >>> manifest = frame.mapInArrow(stage, ks.MANIFEST).collect()
+        >>> {row["job"] for row in manifest} == {stage.job}
+        True
     """
 
     def __init__(self, plan: _Plan) -> None:
@@ -127,6 +133,11 @@ class Stage:
             ConfigError: If the columns do not fit.
             UnknownTopicOrPartitionError: If a row's topic does not exist and the load cannot create it.
             StorageError: If the files cannot be written.
+
+        Example:
+            >>> rows = stage.write(frame.toArrow().to_batches())
+            >>> sum(row.records for row in rows)
+            2
         """
         with self._attempt() as attempt:
             iterator = iter(batches)
@@ -146,6 +157,9 @@ class Stage:
 
         Raises:
             ConfigError: If a column is missing, has the wrong type, or occurs twice.
+
+        Example:
+            >>> stage.check(frame.dtypes)
         """
         check(types, wants_topic=self._plan.topic is None)
 
@@ -341,7 +355,10 @@ def stage(
         StorageError: If a running broker has locked the directory, or files cannot be renamed into it.
 
     Example:
-        >>> manifest = df.mapInArrow(ks.stage("data", topic="events"), ks.MANIFEST).collect()
+        >>> stage = ks.stage("data", topic="orders", partitions=2)
+        >>> manifest = frame.mapInArrow(stage, ks.MANIFEST).collect()
+        >>> ks.commit("data", manifest).records
+        2
     """
     if topic is not None:
         names.check_topic(topic)

@@ -74,6 +74,19 @@ class Store(Closing):
     Calls that change the store raise `ReadOnlyError` in mode "r". Appends and changes of topics and groups raise
     `NotLeaderError` in a follower. Calls that read or write raise `LogClosedError` after `close`.
 
+    Example:
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders", partitions=2)
+        >>> place = store.append("orders", b"3 apples", key=b"alice")
+        >>> place.partition, place.offset
+        (1, 0)
+        >>> info = store.append_many("orders", [(b"bob", b"1 pear"), (b"alice", b"4 apples")])
+        >>> for record in store.read("orders"):
+        ...     print(record.partition, record.offset, record.key, record.value)
+        0 0 b'bob' b'1 pear'
+        1 0 b'alice' b'3 apples'
+        1 1 b'alice' b'4 apples'
+
     Thread-safe: any method may be called from any thread.
     """
 
@@ -141,12 +154,11 @@ class Store(Closing):
                 several directories cannot be used, these are offline (see `stats`).
 
         Example:
-            >>> with Store.open("data", segment_bytes=1 << 20) as store:
-            ...     topic_id = store.create_topic("orders", partitions=3)
-            ...     place = store.append("orders", b"value", key=b"key")
-            ...     values = [record.value for record in store.read("orders")]
-            >>> values
-            [b'value']
+            >>> with kstore.Store.open("events", segment_bytes=64 << 20) as events:
+            ...     topic_id = events.create_topic("clicks", partitions=3)
+            >>> with kstore.Store.open("events", mode="r") as events:
+            ...     print(events.topics)
+            ('clicks',)
         """
         if mode not in ("a", "r"):
             raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
@@ -194,6 +206,11 @@ class Store(Closing):
         Raises:
             StorageError: If closing a log or writing a checkpoint fails. The store is closed all the same, and the next
                 opening recovers it.
+
+        Example:
+            >>> store.close()
+            >>> store.closed
+            True
         """
         metadata, logs = self._metadata, self._logs
         if isinstance(logs, LogManager) and not metadata.closed:
@@ -244,6 +261,10 @@ class Store(Closing):
 
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> store.partitions("orders")
+            (0, 1)
         """
         return tuple(self._metadata.current().partitions(topic))
 
@@ -262,6 +283,11 @@ class Store(Closing):
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic or partition.
             KStoreError: The error that prevents the opening of this log. The other logs can still be used.
+
+        Example:
+            >>> log = store.log("orders", 1)
+            >>> log.log_end_offset, log.config.segment_bytes
+            (2, 1073741824)
         """
         return self._reader.log(topic, partition)
 
@@ -277,6 +303,10 @@ class Store(Closing):
 
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> store.topic_id("orders") == topic_id
+            True
         """
         self._metadata.current().partitions(topic)
         return self._metadata.topic_id(topic)
@@ -299,6 +329,11 @@ class Store(Closing):
 
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> topic_id = store.create_topic("accounts", config={"cleanup.policy": "compact"})
+            >>> store.topic_config("accounts").cleanup_policy
+            ('compact',)
         """
         return self._metadata.config_of(topic)
 
@@ -316,6 +351,11 @@ class Store(Closing):
         Raises:
             ConfigError: If a setting is unknown or out of range.
             UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> store.update_topic_config("orders", {"compression.type": "zstd", "retention.ms": "2592000000"})
+            >>> store.topic_config("orders").retention_ms
+            2592000000
         """
         self._administration.update_topic_config(topic, config)
 
@@ -330,6 +370,11 @@ class Store(Closing):
 
         Raises:
             ConfigError: If a setting is unknown or out of range.
+
+        Example:
+            >>> store.update_config(compression_type="zstd")
+            >>> store.topic_config("orders").compression_type
+            'zstd'
         """
         refuse_unknown(Store.update_config, settings, LogConfig)
         self._administration.update_config(config, settings)
@@ -374,6 +419,11 @@ class Store(Closing):
             InconsistentTopicIdError: If `exist_ok` is set and the existing topic has another id.
             ConfigError: If a setting is unknown or out of range.
             StorageError: If the disk fails.
+
+        Example:
+            >>> topic_id = store.create_topic("accounts", partitions=4, config={"cleanup.policy": "compact"})
+            >>> store.topics
+            ('accounts', 'orders')
         """
         refuse_unknown(Store.create_topic, settings, LogConfig)
         return self._administration.create_topic(topic, partitions, config, topic_id, settings, exist_ok=exist_ok)
@@ -390,6 +440,11 @@ class Store(Closing):
         Raises:
             ValueError: If `total` is not greater than the present number of partitions.
             UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> store.add_partitions("orders", 4)
+            >>> store.partitions("orders")
+            (0, 1, 2, 3)
         """
         self._administration.add_partitions(topic, total)
 
@@ -410,6 +465,11 @@ class Store(Closing):
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
             InvalidTxnStateError: If the topic is `__transaction_state` and a transactional id is in use.
+
+        Example:
+            >>> store.delete_topic("orders")
+            >>> store.topics
+            ()
         """
         self._administration.delete_topic(topic)
 
@@ -430,6 +490,10 @@ class Store(Closing):
         Raises:
             TypeError: If the key is None.
             UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> store.partition_for("orders", b"alice")
+            1
         """
         return self._routes.partition_for(topic, key)
 
@@ -467,6 +531,13 @@ class Store(Closing):
         Raises:
             KStoreError: The errors of `append`.
             RuntimeError: If no asyncio event loop is running.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     return await store.aappend("orders", b"2 plums", key=b"carol", sync=True)
+            >>> asyncio.run(main()).offset
+            1
         """
         turns = self._turns or self._begin_awaiting()
         if turns.is_over():
@@ -522,7 +593,9 @@ class Store(Closing):
             UnknownTopicOrPartitionError: If there is no such topic or partition.
 
         Example:
-            >>> appended = store.append_many("orders", [(b"key", b"value"), (b"key", b"newer value")], sync=True)
+            >>> appended = store.append_many("orders", [(b"carol", b"2 plums"), (b"alice", b"5 figs")], sync=True)
+            >>> {partition: info.last_offset for partition, info in appended.items()}
+            {0: 1, 1: 2}
         """
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
         return self._appender.append_many(topic, Records(records), options)
@@ -567,6 +640,13 @@ class Store(Closing):
         Raises:
             KStoreError: The errors of `Log.append_columns`.
             UnknownTopicOrPartitionError: If there is no such topic or partition.
+
+        Example:
+            >>> import pyarrow
+            >>> table = pyarrow.table({"key": ["carol", "alice"], "value": ["2 plums", "5 figs"]})
+            >>> appended = store.append_columns("orders", table, compression="zstd")
+            >>> {partition: info.last_offset for partition, info in appended.items()}
+            {0: 1, 1: 2}
         """
         columns = ColumnArguments(values, keys, timestamps, headers, threads)
         options = AppendOptions(partition, compression, batch_bytes, sync, seed)
@@ -599,8 +679,10 @@ class Store(Closing):
         Example:
             >>> with store.producer(transactional_id="copier") as producer:
             ...     with producer.transaction() as txn:
-            ...         place = txn.append("orders", b"value", key=b"key")
-            ...         txn.commit_offsets("copiers", {("orders", 0): 1})
+            ...         place = txn.append("orders", b"2 plums", key=b"carol")
+            ...         txn.commit_offsets("copiers", {("orders", 1): 2})
+            >>> store.committed_offsets("copiers")
+            {('orders', 1): 2}
         """
         return self._producers.producer(transactional_id, transaction_timeout_ms)
 
@@ -662,7 +744,10 @@ class Store(Closing):
                 call, others by the iterator.
 
         Example:
-            >>> values = [record.value for record in store.read("orders", offsets={0: 0})]
+            >>> [record.value for record in store.read("orders", partitions=[1])]
+            [b'3 apples', b'4 apples']
+            >>> [record.value for record in store.read("orders", offsets={0: 1, 1: 1})]
+            [b'4 apples']
         """
         wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
         return self._reader.read(topic, wanted)
@@ -704,6 +789,16 @@ class Store(Closing):
 
         Raises:
             KStoreError: The errors of `read`, in the same way.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     async for record in store.aread("orders"):
+            ...         print(record.partition, record.offset, record.value)
+            >>> asyncio.run(main())
+            0 0 b'1 pear'
+            1 0 b'3 apples'
+            1 1 b'4 apples'
         """
         from kstore.store.topics.async_topic_source import stream_of
 
@@ -751,7 +846,10 @@ class Store(Closing):
                 others by the iterator.
 
         Example:
-            >>> rows = sum(len(chunk) for partition, chunk in store.read_columns("orders", columns=["value"]))
+            >>> for partition, chunk in store.read_columns("orders", columns=["value"]):
+            ...     print(partition, chunk.values.to_pylist())
+            0 [b'1 pear']
+            1 [b'3 apples', b'4 apples']
         """
         wanted = TopicRead(partitions, offsets, start_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
@@ -783,6 +881,15 @@ class Store(Closing):
 
         Raises:
             KStoreError: The errors of `read_columns`, in the same way.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     async for partition, chunk in store.aread_columns("orders", columns=["value"]):
+            ...         print(partition, chunk.values.to_pylist())
+            >>> asyncio.run(main())
+            0 [b'1 pear']
+            1 [b'3 apples', b'4 apples']
         """
         from kstore.log.async_stream import InThread, Stream
 
@@ -818,7 +925,10 @@ class Store(Closing):
 
         Example:
             >>> table = store.table("orders")
-            >>> newest = table[b"key"].value
+            >>> table[b"alice"].value, len(table)
+            (b'4 apples', 2)
+            >>> store.table("orders", as_of={1: 1})[b"alice"].value
+            b'3 apples'
         """
         return self._tables.read(topic, as_of)
 
@@ -842,6 +952,11 @@ class Store(Closing):
             ValueError: If the group's name is empty, an offset is negative, or `metadata` is longer than
                 `offset.metadata.max.bytes`.
             KStoreError: The errors of `Log.append_batch`.
+
+        Example:
+            >>> store.commit_offsets("billing", {("orders", 0): 1, ("orders", 1): 2}, sync=True)
+            >>> store.committed_offsets("billing")
+            {('orders', 0): 1, ('orders', 1): 2}
         """
         self._groups.commit(Positions(group, offsets, metadata), sync=sync)
 
@@ -860,6 +975,12 @@ class Store(Closing):
 
         Raises:
             CorruptRecordError: If `__consumer_offsets` has records that are not a group's.
+
+        Example:
+            >>> store.commit_offsets("billing", {("orders", 1): 2}, metadata="invoice 17")
+            >>> position = store.committed_offsets("billing")["orders", 1]
+            >>> position, position.metadata
+            (2, 'invoice 17')
         """
         return self._groups.committed_offsets(group)
 
@@ -871,6 +992,12 @@ class Store(Closing):
         Args:
             group: The group's name.
             partitions: The `(topic, partition)` pairs whose positions are deleted; all by default.
+
+        Example:
+            >>> store.commit_offsets("billing", {("orders", 0): 1, ("orders", 1): 2})
+            >>> store.delete_offsets("billing", [("orders", 0)])
+            >>> store.committed_offsets("billing")
+            {('orders', 1): 2}
         """
         self._groups.delete_offsets(group, partitions)
 
@@ -879,6 +1006,11 @@ class Store(Closing):
 
         Returns:
             The names, sorted.
+
+        Example:
+            >>> store.commit_offsets("billing", {("orders", 1): 2})
+            >>> store.groups()
+            ('billing',)
         """
         return self._groups.groups()
 
@@ -924,8 +1056,14 @@ class Store(Closing):
 
         Example:
             >>> with store.consumer("billing", "orders") as consumer:
-            ...     values = [record.value for record in consumer]
+            ...     for record in consumer:
+            ...         print(record.value)
             ...     consumer.commit()
+            b'1 pear'
+            b'3 apples'
+            b'4 apples'
+            >>> store.committed_offsets("billing")
+            {('orders', 0): 1, ('orders', 1): 2}
         """
         options = ConsumerOptions(group, topics, auto_offset_reset, isolation, merge, follow, timeout)
         if positions is None:
@@ -971,6 +1109,16 @@ class Store(Closing):
                 removed then.
             StorageError: If staged files are missing, if a path has a symbolic link (nothing is opened or removed
                 then), or if the disk fails.
+
+        Example:
+            >>> import pyarrow
+            >>> from kstore import spark as ks
+            >>> stage = ks.stage("data", topic="orders")
+            >>> manifest = stage.write([pyarrow.record_batch({"key": ["carol"], "value": ["2 plums"]})])
+            >>> store.adopt(manifest, txn=("daily-load", 20261128)).records
+            1
+            >>> store.adopt(manifest, txn=("daily-load", 20261128)).duplicate
+            True
         """
         return self._loads.adopt(manifest, txn=txn, rename_bytes=rename_bytes, staging_dir=staging_dir)
 
@@ -995,6 +1143,12 @@ class Store(Closing):
         Raises:
             StorageError: If the disk fails, if a directory is offline, or if a partition cannot be opened. A follower
                 then remains a follower.
+
+        Example:
+            >>> follower = kstore.replicate("data", "copy")
+            >>> with kstore.Store.open("copy") as copy:
+            ...     print(copy.become_leader())
+            {('orders', 0): 1, ('orders', 1): 1}
         """
         return self._leadership.become_leader()
 
@@ -1005,6 +1159,12 @@ class Store(Closing):
 
         Raises:
             StorageError: The first error, if a log cannot be flushed. It is raised after the other logs were flushed.
+
+        Example:
+            >>> place = store.append("orders", b"2 plums", key=b"carol")
+            >>> store.flush()
+            >>> store.log("orders", place.partition).stats()["recovery_point"]
+            2
         """
         _flush(self._logs)
 
@@ -1016,6 +1176,15 @@ class Store(Closing):
 
         Raises:
             StorageError: As in `flush`.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     place = await store.aappend("orders", b"2 plums", key=b"carol")
+            ...     await store.aflush()
+            >>> asyncio.run(main())
+            >>> store.log("orders", 0).stats()["recovery_point"]
+            2
         """
         flushers = self._flushers
         if flushers is None:
@@ -1025,7 +1194,19 @@ class Store(Closing):
         await flushers.flushed()
 
     def run_housekeeping(self) -> None:
-        """Run the tasks that are due by the clock: retention, compaction, flushes, checkpoints, deletions."""
+        """Run the tasks that are due by the clock: retention, compaction, flushes, checkpoints, deletions.
+
+        Example:
+            >>> from kstore.testing import ManualClock
+            >>> clock = ManualClock()
+            >>> with kstore.Store.open("events", background=False, clock=clock, flush_ms=1000) as events:
+            ...     topic_id = events.create_topic("clicks")
+            ...     place = events.append("clicks", b"home")
+            ...     now = clock.advance(60_000)
+            ...     events.run_housekeeping()
+            ...     print(events.log("clicks", 0).stats()["recovery_point"])
+            1
+        """
         self._logs.writing().run_due()
 
     def compact(
@@ -1048,6 +1229,12 @@ class Store(Closing):
             PolicyViolationError: If the topic's `cleanup.policy` does not have `compact`.
             UnknownTopicOrPartitionError: If there is no such topic.
             KStoreError: The first error of `Log.compact`. It is raised after the other partitions were compacted.
+
+        Example:
+            >>> store.update_topic_config("orders", {"cleanup.policy": "compact"})
+            >>> stats = store.compact("orders", roll=True)
+            >>> [(record.partition, record.offset, record.value) for record in store.read("orders")]
+            [(0, 0, b'1 pear'), (1, 1, b'4 apples')]
         """
         return compact_store.compact(self._metadata, self._logs, topic, roll=roll, dry_run=dry_run)
 
@@ -1062,6 +1249,11 @@ class Store(Closing):
 
         Returns:
             A dictionary with text and numbers only, fit for JSON.
+
+        Example:
+            >>> stats = store.stats()
+            >>> stats["role"], stats["full"], stats["offline"], stats["failures"]
+            ('leader', {}, {}, {})
         """
         found = overview_of(self)
         found["compaction"] = store_stats.compaction(self._metadata)

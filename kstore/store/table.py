@@ -45,8 +45,13 @@ class Table(KeyedRows[ConsumerRecord]):
     are replaced by U+FFFD, as in columns.
 
     Example:
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders", partitions=2)
+        >>> records = [(b"alice", b"3 apples"), (b"bob", b"1 pear"), (b"alice", b"4 apples")]
+        >>> appended = store.append_many("orders", records)
         >>> table = store.table("orders")
-        >>> value = table[b"key"].value if b"key" in table else None
+        >>> len(table), table[b"alice"].value, b"carol" in table
+        (2, b'4 apples', False)
 
     Immutable and thread-safe.
     """

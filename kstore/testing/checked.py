@@ -42,8 +42,10 @@ def checked_log(directory: Path, clock: ManualClock | None = None, **settings: A
         AssertionError: At the end, if `kstore verify` finds an error.
 
     Example:
-        >>> with checked_log(tmp_path, segment_bytes=1000) as log:
-        ...     log.append(b"value")
+        >>> from kstore.testing import checked_log
+        >>> with checked_log(".", segment_bytes=1000) as log:
+        ...     print(log.append(b"3 apples"))
+        0
     """
     __tracebackhide__ = True  # by pytest
     with without_syncs(), opened_log(directory, clock or ManualClock(), **settings) as log:
@@ -71,6 +73,12 @@ def checked_store(
 
     Raises:
         AssertionError: At the end, if `kstore verify` finds an error.
+
+    Example:
+        >>> from kstore.testing import checked_store
+        >>> with checked_store(".", topics={"orders": 2}) as store:
+        ...     print(store.append("orders", b"3 apples").offset)
+        0
     """
     __tracebackhide__ = True
     with without_syncs(), opened_store(directory, clock or ManualClock(), topics=topics, **settings) as store:
@@ -117,6 +125,12 @@ def assert_sound(directory: Path) -> None:
 
     Raises:
         AssertionError: If an error is found; it lists the findings.
+
+    Example:
+        >>> from kstore.testing import assert_sound
+        >>> with kstore.Log.open("data/orders-0") as log:
+        ...     offset = log.append(b"3 apples")
+        >>> assert_sound("data")
     """
     __tracebackhide__ = True
     report = verify([directory], deep=True, threads=1)

@@ -16,9 +16,12 @@ class ManualClock:
     may read it.
 
     Example:
-        >>> clock = ManualClock(0)
-        >>> clock.advance(timedelta(seconds=1))
-        1000
+        >>> from kstore.testing import ManualClock
+        >>> clock = ManualClock(1_764_000_000_000)
+        >>> log = kstore.Log.open("data/orders-0", clock=clock)
+        >>> offset = log.append(b"3 apples")
+        >>> next(log.read()).timestamp
+        1764000000000
     """
 
     def __init__(self, now: int | None = None) -> None:
@@ -42,6 +45,13 @@ class ManualClock:
 
         Returns:
             The new time in milliseconds since the epoch.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> clock.advance(timedelta(seconds=1))
+            1764000001000
+            >>> clock()
+            1764000001000
         """
         self.now += by // timedelta(milliseconds=1) if isinstance(by, timedelta) else by
         for follower in tuple(self._followers):
@@ -57,6 +67,10 @@ class ManualClock:
 
         Yields:
             None.
+
+        Example:
+            >>> with clock.followed_by(log.run_housekeeping):
+            ...     now = clock.advance(60_000)
         """
         self._followers.append(action)
         try:

@@ -40,11 +40,15 @@ class Crashes:
     (only synced data is there), "torn" (as "power", and half of each write that was not synced). Not thread-safe.
 
     Example:
+        >>> from pathlib import Path
+        >>> from kstore.testing import Crashes, ManualClock
+        >>> crashes = Crashes(Path("."), ManualClock())
         >>> for crash in crashes("power"):
+        ...     acknowledged = []
         ...     with crash.log() as log:
-        ...         log.append(b"value", sync=True)
+        ...         acknowledged.append(log.append(b"3 apples", sync=True))
         ...     with crash.reopened() as log:
-        ...         assert len(list(log.read())) <= 1
+        ...         assert [record.offset for record in log.read()][:1] >= acknowledged
     """
 
     def __init__(
@@ -92,6 +96,14 @@ class Crash:
     """One crash: it ends the work in `log`, `store` or `work_in`; `reopened` opens the files afterwards.
 
     `Crashes` makes these objects. Not thread-safe.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from kstore.testing import Crashes, ManualClock
+        >>> crashes = Crashes(Path("."), ManualClock())
+        >>> crash = next(crashes("power"))
+        >>> crash.how, crash.steps
+        ('power', 0)
     """
 
     def __init__(
@@ -141,6 +153,12 @@ class Crash:
 
         Returns:
             A context manager, which returns the log.
+
+        Example:
+            >>> with crash.log() as log:
+            ...     offset = log.append(b"3 apples", sync=True)
+            >>> crash.interrupted
+            True
         """
         chosen = {**self._log, **settings}
         return self._crashing(lambda path: opened_log(path, self._clock, **chosen))
@@ -155,6 +173,12 @@ class Crash:
 
         Returns:
             A context manager, which returns the store.
+
+        Example:
+            >>> with crash.store(topics={"orders": 1}) as store:
+            ...     place = store.append("orders", b"3 apples", sync=True)
+            >>> crash.interrupted
+            True
         """
         chosen = {**self._store, **settings} if topics is None else {**self._store, **settings, "topics": topics}
         return self._crashing(lambda path: opened_store(path, self._clock, **chosen))
@@ -164,6 +188,13 @@ class Crash:
 
         Returns:
             A context manager like that of `log`, which returns the path.
+
+        Example:
+            >>> with crash.work_in() as path:
+            ...     with kstore.Log.open(path / "orders-0") as log:
+            ...         offset = log.append(b"3 apples", sync=True)
+            >>> crash.interrupted
+            True
         """
         return self._crashing(_nothing_opened)
 
@@ -201,6 +232,13 @@ class Crash:
         Raises:
             AssertionError: At the end, if `kstore verify` finds an error.
             RuntimeError: If no work was done.
+
+        Example:
+            >>> with crash.log() as log:
+            ...     offset = log.append(b"3 apples", sync=True)
+            >>> with crash.reopened() as log:
+            ...     print(list(log.read()))
+            []
         """
         __tracebackhide__ = True
         if self._opening is None:

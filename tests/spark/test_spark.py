@@ -18,6 +18,7 @@ from kstore import spark as ks
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS
 from tests.spark.spark_session import separate
 from tests.spark.spark_session import spark as spark
+from tests.test_examples import SPARK, Example, run
 
 pytestmark = pytest.mark.spark
 
@@ -446,3 +447,11 @@ def test_two_executors_read_and_write_what_one_process_does(root: str, tmp_path:
     assert duplicate
     assert [row[:2] for row in poured] == found["rows"]
     assert [round(row[2] * 1000) - START_MS for row in poured] == list(range(COUNT // 3)) * 3
+
+
+@pytest.mark.parametrize("example", SPARK.values(), ids=SPARK)
+def test_an_example_of_a_docstring_runs_as_it_stands(
+    spark: Any, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(example, {"spark": spark})

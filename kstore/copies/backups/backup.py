@@ -33,6 +33,15 @@ class Backup(Closing):
     """A running backup, returned by `kstore.backup`.
 
     A context manager that calls `close`. Thread-safe.
+
+    Example:
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> place = store.append("orders", b"3 apples", key=b"alice")
+        >>> backup = kstore.backup(store, "backups/data")
+        >>> backup.flush()
+        >>> backup.stats()["partitions"]["orders-0"]["lag_records"]
+        0
     """
 
     url: str
@@ -80,6 +89,12 @@ class Backup(Closing):
             BackupFencedError: If another writer has taken over.
             LogClosedError: If the store is closed.
             StorageError: If the store cannot be flushed.
+
+        Example:
+            >>> place = store.append("orders", b"1 pear", key=b"bob")
+            >>> backup.flush()
+            >>> kstore.restore("backups/data", "restored").partitions["orders", 0].log_end_offset
+            2
         """
         while not self._round():
             if self._writer.unknown:
@@ -102,6 +117,11 @@ class Backup(Closing):
             last round. `unknown` has the partitions that cannot be backed up, and the reasons. `failure` is the reason
             why the last round failed, or `None` if it succeeded. `last_backup_ms` is the time when everything was last
             backed up, in milliseconds since the epoch, or `None`. docs/metrics.md describes each key.
+
+        Example:
+            >>> stats = backup.stats()
+            >>> stats["failure"] is None, stats["unknown"]
+            (True, {})
         """
         writer = self._writer
         lag = dict(writer.lag)
@@ -122,7 +142,14 @@ class Backup(Closing):
         }
 
     def close(self) -> None:
-        """Back up the remaining data, and stop. A `KStoreError` is logged, not raised. Idempotent."""
+        """Back up the remaining data, and stop. A `KStoreError` is logged, not raised. Idempotent.
+
+        Example:
+            >>> place = store.append("orders", b"1 pear", key=b"bob")
+            >>> backup.close()
+            >>> backup.closed
+            True
+        """
         if self._stopped:
             return
         self._stopped = True
@@ -221,8 +248,11 @@ def backup(
         ValueError: If `every` or `window` is negative or too large.
 
     Example:
-        >>> with kstore.Store.open("data") as store, kstore.backup(store, "s3://bucket/data") as backup:
-        ...     backup.flush()
+        >>> with kstore.Store.open("data") as store, kstore.backup(store, "backups/data", every=1.0) as backup:
+        ...     topic_id = store.create_topic("orders")
+        ...     place = store.append("orders", b"3 apples", key=b"alice")
+        >>> kstore.restore("backups/data", "restored").partitions["orders", 0].log_end_offset
+        1
     """
     if not isinstance(store, Store):
         raise TypeError(f"store must be a kstore.Store, not {type(store).__name__}")

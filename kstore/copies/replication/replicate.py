@@ -81,9 +81,13 @@ def replicate(
         LogLockedError: If a store or a broker has the target open for writing.
 
     Example:
-        >>> with kstore.replicate("leader", "follower", follow=True) as replication:
-        ...     replication.wait_caught_up(timeout=10)
-        True
+        >>> with kstore.Store.open("data") as store:
+        ...     topic_id = store.create_topic("orders")
+        ...     place = store.append("orders", b"3 apples", key=b"alice")
+        >>> replication = kstore.replicate("data", "copy")
+        >>> with kstore.Store.open("copy", mode="r") as copy:
+        ...     print([record.value for record in copy.read("orders")])
+        [b'3 apples']
     """
     arguments.one_of("save_truncated", save_truncated, str, os.PathLike)
     selected = None if topics is None else tuple([topics] if isinstance(topics, str) else topics)
@@ -122,6 +126,16 @@ class Replication(Closing):
     """The replication of a source to a follower, returned by `replicate`.
 
     A context manager that calls `close`. Thread-safe.
+
+    Example:
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> place = store.append("orders", b"3 apples", key=b"alice")
+        >>> replication = kstore.replicate("data", "copy", follow=True)
+        >>> replication.wait_caught_up(timeout=10)
+        True
+        >>> [record.value for record in replication.store.read("orders")]
+        [b'3 apples']
     """
 
     store: Store
@@ -186,6 +200,11 @@ class Replication(Closing):
             had everything); `truncations` (each with `offset`, `end_offset`, `records` and the files in `saved`); and
             `failure`, which is "" if there is none. `failures` has the topics that are not copied and the reasons.
             `failure` is the reason why nothing is copied any more, or "". docs/metrics.md describes each key.
+
+        Example:
+            >>> stats = replication.stats()
+            >>> stats["source"], stats["partitions"]["orders-0"]["lag_records"]
+            ('followed', 0)
         """
         return self._stats() if self._last is None else self._last[0]
 
@@ -209,6 +228,11 @@ class Replication(Closing):
         Returns:
             True if the follower has everything. False after `timeout`, if a partition cannot be copied and the others
             are done, or if the following has ended. After `close`, whether the copy was complete when it was closed.
+
+        Example:
+            >>> place = store.append("orders", b"1 pear", key=b"bob")
+            >>> replication.wait_caught_up(timeout=10)
+            True
         """
         seconds = None if timeout is None else arguments.seconds("timeout", timeout)
         if self._last is not None:
@@ -219,7 +243,13 @@ class Replication(Closing):
         return self._rounds.answered(ticket) and self._rounds.is_complete
 
     def close(self) -> None:
-        """Stop following and close both stores. All copied data is on the disk when this returns. Idempotent."""
+        """Stop following and close both stores. All copied data is on the disk when this returns. Idempotent.
+
+        Example:
+            >>> replication.close()
+            >>> replication.stats()["partitions"]["orders-0"]["log_end_offset"]
+            1
+        """
         self._closing = True
         self._bell.ring()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -83,9 +83,14 @@ def restore(
         ValueError: If `until` is a `datetime` without a time zone.
 
     Example:
-        >>> yesterday = datetime.now(UTC) - timedelta(days=1)
-        >>> restored = kstore.restore("s3://bucket/data", "restored", until=yesterday)
-        >>> store = kstore.Store.open("restored")
+        >>> from datetime import UTC, datetime
+        >>> with kstore.Store.open("data") as store, kstore.backup(store, "backups/data") as backup:
+        ...     topic_id = store.create_topic("orders")
+        ...     place = store.append("orders", b"3 apples", key=b"alice")
+        >>> restored = kstore.restore("backups/data", "restored", until=datetime.now(UTC))
+        >>> with kstore.Store.open("restored") as store:
+        ...     print([record.value for record in store.read("orders")])
+        [b'3 apples']
     """
     started = time.monotonic()
     root = arguments.real_path("directory", directory)

@@ -53,8 +53,11 @@ def offset_for_timestamp(self, timestamp: int | datetime) -> TimestampOffset | N
         CorruptRecordError: If the header of a batch is malformed.
 
     Example:
-        >>> log.offset_for_timestamp(datetime(2026, 11, 28, tzinfo=timezone.utc)).offset
-        42
+        >>> from datetime import UTC, datetime
+        >>> with kstore.Log.open("data/degrees-0") as degrees:
+        ...     info = degrees.append_columns([b"20", b"21"], timestamps=[1_764_000_000_000, 1_764_000_060_000])
+        ...     print(degrees.offset_for_timestamp(datetime(2025, 11, 24, 16, 0, 30, tzinfo=UTC)))
+        TimestampOffset(timestamp=1764000060000, offset=1)
     """
     return first_at(self._view, timestamp)
 

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 class FetchResult:
     """Raw batches as a broker would send them (SEMANTICS 4.5), returned by `Log.fetch`.
 
+    Example:
+        >>> log = kstore.Log.open("data/orders-0")
+        >>> info = log.append_many([(b"alice", b"3 apples"), (b"bob", b"1 pear")])
+        >>> fetched = log.fetch(0, max_bytes=1 << 20)
+        >>> fetched.offset, fetched.position, len(fetched.records)
+        (0, 0, 97)
+
     Immutable and thread-safe; the bytes are a copy.
     """
 
@@ -76,6 +83,11 @@ class FetchResult:
         Raises:
             StorageError: If the bytes cannot be sent, or the file has been cut since the fetch.
             TypeError: If the target is not a descriptor and has no `fileno`.
+
+        Example:
+            >>> with open("batches", "wb") as file:
+            ...     print(fetched.send_to(file))
+            97
         """
         if self._file is None:
             return 0

@@ -30,6 +30,14 @@ class Staged:
 
     Raises:
         ValueError: If a value is one that no task can have written.
+
+    Example:
+        >>> import pyarrow
+        >>> from kstore import spark as ks
+        >>> rows = pyarrow.record_batch({"key": ["alice", "bob"], "value": ["3 apples", "1 pear"]})
+        >>> (staged,) = ks.stage("data", topic="orders", partitions=1).write([rows])
+        >>> staged.topic, staged.partition, staged.records
+        ('orders', 0, 2)
     """
 
     job: str
@@ -87,6 +95,13 @@ class Staged:
         Raises:
             TypeError: If `row` has another type.
             ValueError: If a value is missing, or is one that no task can have written.
+
+        Example:
+            >>> import json
+            >>> from dataclasses import asdict
+            >>> line = json.dumps(asdict(staged))
+            >>> kstore.Staged.of(json.loads(line)) == staged
+            True
         """
         if isinstance(row, cls):
             return row

@@ -140,4 +140,8 @@ def append(
         InvalidTxnStateError: If the transaction has ended.
         InvalidProducerEpochError: If the producer has been fenced.
         KStoreError: The errors of `Store.append`.
+
+    Example:
+        >>> txn.append("orders", b"1 pear", key=b"bob", headers={"trace": b"1"}).offset
+        1
     """

@@ -341,6 +341,10 @@ def append(RecordTransaction self not None, topic: str, value: ReadableBuffer | 
         InvalidTxnStateError: If the transaction has ended.
         InvalidProducerEpochError: If the producer has been fenced.
         KStoreError: The errors of `Store.append`.
+
+    Example:
+        >>> txn.append("orders", b"1 pear", key=b"bob", headers={"trace": b"1"}).offset
+        1
     """
     headers = headers if headers is None else arguments.header_pairs(headers)
     self._take()

@@ -78,6 +78,15 @@ class Consumer(Closing):
     stores how far the records were read; the group's next consumer starts there. Consumers of one group do not share
     its partitions: each reads all of them.
 
+    Example:
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> info = store.append_many("orders", [b"3 apples", b"1 pear"])
+        >>> consumer = store.consumer("billing", "orders")
+        >>> [record.value for record in consumer]
+        [b'3 apples', b'1 pear']
+        >>> consumer.commit()
+
     Belongs to one thread at a time.
     """
 
@@ -146,7 +155,9 @@ class Consumer(Closing):
             KStoreError: The errors of iterating, if there is no record to return.
 
         Example:
-            >>> records = consumer.poll(timeout=1.0, max_records=100)
+            >>> place = store.append("orders", b"2 plums")
+            >>> [record.value for record in consumer.poll(timeout=1.0, max_records=100)]
+            [b'2 plums']
         """
         timeout = arguments.seconds("timeout", timeout)
         max_records = arguments.integer("max_records", max_records, low=1)
@@ -249,6 +260,13 @@ class Consumer(Closing):
             OffsetOutOfRangeError: If records before a position have been truncated.
             LogClosedError: If the consumer is closed.
             KStoreError: The errors of `Store.commit_offsets`.
+
+        Example:
+            >>> place = store.append("orders", b"2 plums")
+            >>> records = consumer.poll(timeout=1.0)
+            >>> consumer.commit(sync=True)
+            >>> store.committed_offsets("billing")
+            {('orders', 0): 3}
         """
         if self._closed:
             raise LogClosedError(f"the consumer of group {self.group} is closed")
@@ -261,6 +279,13 @@ class Consumer(Closing):
         """Go back to the group's committed positions, for example after a transaction was aborted.
 
         If a topic was deleted and created again, the new topic is read.
+
+        Example:
+            >>> place = store.append("orders", b"2 plums")
+            >>> records = consumer.poll()
+            >>> consumer.seek_to_committed()
+            >>> [record.value for record in consumer.poll()]
+            [b'2 plums']
         """
         on_lag: OnLag = "start" if self._options.auto_offset_reset == "earliest" else "raise"
         options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, on_lag)
@@ -287,6 +312,11 @@ class Consumer(Closing):
             OffsetOutOfRangeError: If the offset is outside of the partition's log.
             UnknownTopicOrPartitionError: If there is no such partition, or its topic has been deleted.
             ValueError: If the consumer does not read the partition.
+
+        Example:
+            >>> consumer.seek("orders", 0, 1)
+            >>> [record.value for record in consumer]
+            [b'1 pear']
         """
         log = self._reader.log(topic, partition)
         if (topic, partition) not in self._positions:
@@ -371,7 +401,13 @@ class Consumer(Closing):
         return self._closed
 
     def close(self) -> None:
-        """Close the consumer without committing anything. Idempotent."""
+        """Close the consumer without committing anything. Idempotent.
+
+        Example:
+            >>> consumer.close()
+            >>> consumer.closed
+            True
+        """
         self._closed = True
         self._records = None
 

@@ -43,6 +43,14 @@ Place = tuple[str, int]
 class CommittedOffset(int):
     """A committed position: the offset of the next record to read, as an `int`, with the other fields of the commit.
 
+    Example:
+        >>> with kstore.Store.open("data") as store:
+        ...     topic_id = store.create_topic("orders")
+        ...     store.commit_offsets("billing", {("orders", 0): 2}, metadata="invoice 17")
+        ...     position = store.committed_offsets("billing")["orders", 0]
+        >>> position, position + 1, position.metadata
+        (2, 3, 'invoice 17')
+
     Thread-safe: nothing changes it after it is made.
     """
 
@@ -54,22 +62,6 @@ class CommittedOffset(int):
 
     commit_timestamp: int
     """When the position was committed, in milliseconds since the epoch."""
-
-    @classmethod
-    def of(cls, position: Position) -> CommittedOffset:
-        """Make a committed position from the contents of a record.
-
-        Args:
-            position: The value of a record of `__consumer_offsets`.
-
-        Returns:
-            The committed position.
-        """
-        committed = cls(position.offset)
-        committed.metadata = position.metadata
-        committed.leader_epoch = position.leader_epoch
-        committed.commit_timestamp = position.commit_timestamp
-        return committed
 
 
 class GroupCoordinator:
@@ -135,7 +127,7 @@ class GroupCoordinator:
         positions = self._partition_of(log).positions(group)
         ids = {} if topic_id is None else {topic: topic_id(topic) for topic, _ in positions}
         return {
-            place: CommittedOffset.of(position)
+            place: _committed_offset(position)
             for place, position in sorted(positions.items())
             if not self._is_of_former_topic(place[0], position, ids)
         }
@@ -344,3 +336,11 @@ def check_offsets(group: object, offsets: object, metadata: object, most: int) -
     return {
         check_place(place): arguments.integer(f"the offset of {place}", offset, 0) for place, offset in offsets.items()
     }
+
+
+def _committed_offset(position: Position) -> CommittedOffset:
+    committed = CommittedOffset(position.offset)
+    committed.metadata = position.metadata
+    committed.leader_epoch = position.leader_epoch
+    committed.commit_timestamp = position.commit_timestamp
+    return committed

@@ -60,8 +60,11 @@ class Producer(RecordProducer, Closing):
     a restart use transactions: the position that a transaction commits says where to continue.
 
     Example:
-        >>> with store.producer() as producer:
-        ...     place = producer.append("orders", b"value", key=b"key", sync=True)
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> producer = store.producer()
+        >>> producer.append("orders", b"3 apples", key=b"alice", sync=True).offset
+        0
 
     Thread-safe: any method may be called from any thread.
     """
@@ -117,6 +120,10 @@ class Producer(RecordProducer, Closing):
         Raises:
             OutOfOrderSequenceError: If the log has lost records of this producer.
             KStoreError: The errors of `Store.append`.
+
+        Example:
+            >>> producer.append("orders", b"1 pear", key=b"bob", headers={"trace": b"1"}).offset
+            1
         """
         chosen = partition
         if headers is None and not sync and self._failed is None:
@@ -185,6 +192,11 @@ class Producer(RecordProducer, Closing):
         Raises:
             OutOfOrderSequenceError: If a log has lost records of this producer.
             KStoreError: The errors of `Store.append_many`.
+
+        Example:
+            >>> appended = producer.append_many("orders", [(b"bob", b"1 pear"), (b"alice", b"4 apples")], sync=True)
+            >>> appended[0].last_offset
+            2
         """
         identity = records if isinstance(records, list | tuple) else object()
         attempt = _Attempt(("append_many", topic, identity, partition, compression, batch_bytes, seed))
@@ -231,6 +243,11 @@ class Producer(RecordProducer, Closing):
         Raises:
             OutOfOrderSequenceError: If a log has lost records of this producer.
             KStoreError: The errors of `Store.append_columns`.
+
+        Example:
+            >>> appended = producer.append_columns("orders", [b"1 pear", b"4 apples"], keys=[b"bob", b"alice"])
+            >>> appended[0].last_offset
+            2
         """
         columns = ColumnArguments(values, keys, timestamps, headers, threads)
         attempt = _Attempt(("append_columns", topic, columns, partition, compression, batch_bytes, seed))
@@ -292,7 +309,15 @@ class Producer(RecordProducer, Closing):
         self.close()
 
     def close(self) -> None:
-        """Close the producer; there is nothing to wait for. Idempotent."""
+        """Close the producer; there is nothing to wait for. Idempotent.
+
+        Example:
+            >>> producer.close()
+            >>> producer.append("orders", b"1 pear", key=b"bob")
+            Traceback (most recent call last):
+            ...
+            kstore.errors.LogClosedError: ...
+        """
         self._closed = True
         self._lock.close()
         self._failed = None
@@ -335,9 +360,13 @@ class TransactionalProducer(Closing):
     producer fail. A producer has one transaction at a time.
 
     Example:
-        >>> with store.producer(transactional_id="copier") as producer:
-        ...     with producer.transaction() as txn:
-        ...         place = txn.append("orders", b"value", key=b"key")
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> producer = store.producer(transactional_id="loader-7")
+        >>> with producer.transaction() as txn:
+        ...     place = txn.append("orders", b"3 apples", key=b"alice")
+        >>> [record.value for record in store.read("orders", isolation="read_committed")]
+        [b'3 apples']
 
     Thread-safe, but threads that share a transaction commit it for each other.
     """
@@ -382,6 +411,13 @@ class TransactionalProducer(Closing):
         Raises:
             InvalidTxnStateError: If another transaction of this producer is open.
             InvalidProducerEpochError: If the producer has been fenced.
+
+        Example:
+            >>> with producer.transaction(sync=True) as txn:
+            ...     place = txn.append("orders", b"1 pear", key=b"bob")
+            ...     txn.commit_offsets("loaders", {("files", 0): 17})
+            >>> [record.value for record in store.read("orders", isolation="read_committed")]
+            [b'3 apples', b'1 pear']
         """
         self._parts.logs.leading().stand_in()
         with self._lock, self._entry.lock:
@@ -419,7 +455,15 @@ class TransactionalProducer(Closing):
         self._closed, self._opened_in = True, fs.opener()
 
     def close(self) -> None:
-        """Abort the open transaction, and release the id. Idempotent."""
+        """Abort the open transaction, and release the id. Idempotent.
+
+        Example:
+            >>> txn = producer.transaction()
+            >>> place = txn.append("orders", b"1 pear", key=b"bob")
+            >>> producer.close()
+            >>> [record.value for record in store.read("orders", isolation="read_committed")]
+            [b'3 apples']
+        """
         with self._lock, self._entry.lock:
             if self._closed:
                 return
@@ -440,6 +484,16 @@ class Transaction(RecordTransaction):
     """A transaction: readers of committed records see all of its records, or none.
 
     If an append raises, the transaction is still open: abort it, as a `with` block does.
+
+    Example:
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> producer = store.producer(transactional_id="loader-7")
+        >>> txn = producer.transaction()
+        >>> txn.append("orders", b"3 apples", key=b"alice").offset
+        0
+        >>> [record.value for record in store.read("orders", isolation="read_committed")]
+        []
 
     Thread-safe, but threads that share a transaction commit it for each other.
     """
@@ -476,6 +530,11 @@ class Transaction(RecordTransaction):
             InvalidTxnStateError: If the transaction has ended.
             InvalidProducerEpochError: If the producer has been fenced.
             KStoreError: The errors of `Store.append_many`.
+
+        Example:
+            >>> appended = txn.append_many("orders", [(b"bob", b"1 pear"), (b"alice", b"4 apples")], compression="zstd")
+            >>> appended[0].last_offset
+            2
         """
         with self._producer._lock:
             with self._entry.lock:
@@ -522,6 +581,11 @@ class Transaction(RecordTransaction):
             InvalidTxnStateError: If the transaction has ended.
             InvalidProducerEpochError: If the producer has been fenced.
             KStoreError: The errors of `Store.append_columns`.
+
+        Example:
+            >>> appended = txn.append_columns("orders", [b"1 pear", b"4 apples"], keys=[b"bob", b"alice"])
+            >>> appended[0].last_offset
+            2
         """
         with self._producer._lock:
             with self._entry.lock:
@@ -547,6 +611,14 @@ class Transaction(RecordTransaction):
             InvalidTxnStateError: If the transaction has ended.
             InvalidProducerEpochError: If the producer has been fenced.
             KStoreError: The errors of `Store.commit_offsets`.
+
+        Example:
+            >>> txn.commit_offsets("loaders", {("files", 0): 17})
+            >>> store.committed_offsets("loaders")
+            {}
+            >>> txn.commit()
+            >>> store.committed_offsets("loaders")
+            {('files', 0): 17}
         """
         with self._producer._lock, self._entry.lock:
             self._check()
@@ -567,6 +639,11 @@ class Transaction(RecordTransaction):
             InvalidTxnStateError: If the transaction has ended.
             InvalidProducerEpochError: If the producer has been fenced.
             StorageError: If the disk fails.
+
+        Example:
+            >>> txn.commit(sync=True)
+            >>> [record.value for record in store.read("orders", isolation="read_committed")]
+            [b'3 apples']
         """
         self._finish(True, self._sync if sync is None else sync)
 
@@ -577,6 +654,11 @@ class Transaction(RecordTransaction):
             InvalidTxnStateError: If the transaction has ended.
             InvalidProducerEpochError: If the producer has been fenced.
             StorageError: If the disk fails.
+
+        Example:
+            >>> txn.abort()
+            >>> [record.value for record in store.read("orders", isolation="read_committed")]
+            []
         """
         self._finish(False, False)
 

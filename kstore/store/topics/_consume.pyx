@@ -45,8 +45,12 @@ cdef class ConsumerRecord:
     garbage collector does not track them. Thread-safe.
 
     Example:
-        >>> for record in store.read("events"):
-        ...     print(record.partition, record.offset, record.value)
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders")
+        >>> place = store.append("orders", b"3 apples", key=b"alice")
+        >>> for topic, partition, offset, timestamp, key, value, headers in store.read("orders"):
+        ...     print(topic, partition, offset, key, value, headers)
+        orders 0 0 b'alice' b'3 apples' ()
     """
 
     __match_args__ = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")

@@ -89,6 +89,7 @@ def append(
         KStoreError: Any other error of `Log.append`.
 
     Example:
-        >>> store.append("events", b"value", key=b"key").offset
-        0
+        >>> place = store.append("orders", b"2 plums", key=b"carol", sync=True)
+        >>> place.partition, place.offset
+        (0, 1)
     """

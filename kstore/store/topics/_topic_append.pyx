@@ -139,8 +139,9 @@ def append(self, topic: str, value: ReadableBuffer | None, key: ReadableBuffer |
         KStoreError: Any other error of `Log.append`.
 
     Example:
-        >>> store.append("events", b"value", key=b"key").offset
-        0
+        >>> place = store.append("orders", b"2 plums", key=b"carol", sync=True)
+        >>> place.partition, place.offset
+        (0, 1)
     """
     return (<RecordAppender?> self._appender)._append(
         topic, value, key, partition, timestamp, headers, sync, expected_offset)
