@@ -19,10 +19,9 @@ import pytest
 import kstore
 import kstore.spark
 import kstore.testing
+from tests.test_docs import REPOSITORY, text_of
 from tests.test_docstrings import Function, compiled_methods, function_of, is_property, sections
 from tests.test_public_api import module_source, public_bases, source_of
-
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 Documented = Function | ast.ClassDef | ast.Module
 
@@ -82,7 +81,7 @@ def run_docstring(text: str, title: str, names: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest(text, names, title, None, None)
     test.globs = names  # doctest takes a copy
     report: list[str] = []
-    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append, clear_globs=False)
     assert not report, "".join(report)
 
 
@@ -96,6 +95,13 @@ def test_a_docstring_has_an_example(name: str) -> None:
 def test_an_example_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(EXAMPLES[name], {"kstore": kstore})
+
+
+def test_no_example_in_the_sources_is_left_out() -> None:
+    nodes = {id(node): node for before, last in (EXAMPLES | SPARK).values() for node in (*before, last)}
+    run_ones = [ast.get_docstring(node) or "" for node in nodes.values()]
+    sources = [text_of(path) for kind in ("*.py", "*.pyi") for path in (REPOSITORY / "kstore").rglob(kind)]
+    assert sum(text.count(">>> ") for text in run_ones) == sum(text.count(">>> ") for text in sources) > 400
 
 
 def test_an_example_that_shows_what_is_not_printed_fails() -> None:

@@ -267,7 +267,12 @@ class BrokerConfig(Settings):
             ConfigError: If one is not among them.
 
         Example:
-            >>> kstore.BrokerConfig(cordoned_log_dirs="data-2").check_cordoned(["data-1", "data-2"])
+            >>> cordoned = kstore.BrokerConfig(cordoned_log_dirs="data-2")
+            >>> cordoned.check_cordoned(["data-1", "data-2"])
+            >>> cordoned.check_cordoned(["data-1"])
+            Traceback (most recent call last):
+            ...
+            kstore.errors.ConfigError: ...
         """
         cordoned = self.cordoned_log_dirs
         wrong = [] if cordoned == ("*",) else [path for path in cordoned if path not in directories]

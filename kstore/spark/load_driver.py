@@ -104,8 +104,11 @@ def discard(
         ValueError: If `job` is neither a name nor a directory of a job.
 
     Example:
+        >>> import os
         >>> manifest = frame.mapInArrow(ks.stage("data", topic="orders", partitions=2), ks.MANIFEST).collect()
         >>> ks.discard("data", manifest)
+        >>> os.path.exists(manifest[0]["directory"])
+        False
     """
     rows = [Staged.of(row) for row in manifest]
     loading = loads_of(root).loading if isinstance(root, Store) else contextlib.nullcontext()

@@ -160,6 +160,10 @@ class Stage:
 
         Example:
             >>> stage.check(frame.dtypes)
+            >>> stage.check(frame.drop("value").dtypes)
+            Traceback (most recent call last):
+            ...
+            kstore.errors.ConfigError: ...
         """
         check(types, wants_topic=self._plan.topic is None)
 

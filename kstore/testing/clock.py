@@ -69,8 +69,11 @@ class ManualClock:
             None.
 
         Example:
-            >>> with clock.followed_by(log.run_housekeeping):
-            ...     now = clock.advance(60_000)
+            >>> times = []
+            >>> with clock.followed_by(lambda: times.append(clock())):
+            ...     now = clock.advance(1000)
+            >>> times
+            [1764000001000]
         """
         self._followers.append(action)
         try:
