@@ -1,14 +1,15 @@
 """Pages whose blocks run as they stand: programs, files, commands, and what these print.
 
-A section is what is below a heading of the second level; each has a directory of its own. Its blocks run in order:
+A section is what is below a heading of the second level; each has a directory of its own, or the whole page has one.
+The blocks run in order:
 
-- `python`: the section's blocks share one process and their names, as if typed one after the other.
+- `python`: the blocks share one process and their names, as if typed one after the other.
 - `python NAME` (also `properties NAME` and the like): a file of that name, which later commands use.
 - `console`: commands behind `$ `, each with what it prints on standard output and error. An exit code other than 0 is a
-  last line `[exit code 1]`.
+  last line `[exit code 1]`, of a command that a signal has ended `[exit code 137]` as in a shell.
 - `text`: what the `python` block before it printed.
 
-`...` stands for any part of a line, or for any lines where it stands alone. The section's directory shows as `/srv`.
+`...` stands for any part of a line, or for any lines where it stands alone. The directory shows as `/srv`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +69,16 @@ def sections(page: Path) -> dict[str, list[Block]]:
 
 def run(page: Path, title: str, directory: Path) -> None:
     """Run one section in an empty directory; `AssertionError` for the first thing that is not as the page says."""
+    _run(sections(page)[title], f"{page.name}, {title}", directory, {})
+
+
+def run_whole(page: Path, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run all sections of a page, one after the other, as `run` does one, in one empty directory."""
+    blocks = [block for section in sections(page).values() for block in section]
+    _run(blocks, page.name, directory, environment or {})
+
+
+def _run(blocks: list[Block], label: str, directory: Path, more: Mapping[str, str]) -> None:
     work, tools = directory / "work", directory / "bin"
     work.mkdir()
     tools.mkdir()
@@ -76,8 +87,9 @@ def run(page: Path, title: str, directory: Path) -> None:
         script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *arguments])} "$@"\n')
         script.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    environment |= more
     child = subprocess.Popen(
-        [sys.executable, __file__, json.dumps(sections(page)[title])],
+        [sys.executable, __file__, json.dumps(blocks)],
         cwd=work,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -91,7 +103,7 @@ def run(page: Path, title: str, directory: Path) -> None:
     finally:
         stop_group(child.pid)
         child.wait()
-    assert child.returncode == 0, f"{page.name}, {title}\n{said}"
+    assert child.returncode == 0, f"{label}\n{said}"
 
 
 def stop_group(group: int) -> None:
@@ -146,11 +158,18 @@ def shell(command: str) -> None:
         importlib.import_module(cli._module(arguments[0]))
         code = forked(lambda: cli.main(arguments))
     elif is_plain and name == "python":
-        code = forked(lambda: runpy.run_path(arguments[0], run_name="__main__"))
+        code = forked(lambda: script(arguments))
     else:
         code = subprocess.run(["bash", "-c", command], check=False).returncode
     if code:
-        os.write(1, b"[exit code %d]\n" % code)
+        os.write(1, b"[exit code %d]\n" % (code if code > 0 else 128 - code))
+
+
+def script(arguments: list[str]) -> None:
+    """Run a program as `python` does, with its arguments, and its directory first in the path of modules."""
+    sys.argv = arguments
+    sys.path.insert(0, os.getcwd())
+    runpy.run_path(arguments[0], run_name="__main__")
 
 
 def forked(function: Callable[[], object]) -> int:
@@ -161,6 +180,9 @@ def forked(function: Callable[[], object]) -> int:
             code = function()
         except SystemExit as left:
             code = left.code
+            if isinstance(code, str):
+                print(code, file=sys.stderr)
+                code = 1
         except BaseException:
             traceback.print_exc()
             code = 1
