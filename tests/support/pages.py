@@ -168,7 +168,7 @@ def shell(command: str) -> None:
 def script(arguments: list[str]) -> None:
     """Run a program as `python` does, with its arguments, and its directory first in the path of modules."""
     sys.argv = arguments
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     runpy.run_path(arguments[0], run_name="__main__")
 
 
