@@ -42,7 +42,7 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
+.PHONY: help demo demo-spark test quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs site plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -62,6 +62,7 @@ help:
 	@echo 'make lint      ruff, mypy, stubtest;  make jvm: the Java side of the kafka tests'
 	@echo 'make lint-workflows  zizmor and actionlint (needs Go) on .github, and the schemas of its forms'
 	@echo 'make docs      the pages, the pictures and the typed settings that are made from the code'
+	@echo 'make site      the site with the API reference, from docs/ and the docstrings, in build/site'
 	@echo 'make wheel     sdist and wheel, tested;  make wheels: for all Pythons and processors;  make dist: the sdist'
 	@echo 'make clean     remove all that was built'
 
@@ -86,8 +87,9 @@ $(VENV)/.workflows-tools: $(VENV)/.created pyproject.toml
 	@$(PIP) install $(call listed,["dependency-groups"]["workflows"])
 	@touch $@
 
+# With `make -j` one list waits for the other: pip would find half of a package that both install.
 $(VENV)/.%-tools: $(VENV)/.built pyproject.toml
-	@$(PIP) install $(call listed,["dependency-groups"]["$*"])
+	@flock $(VENV) $(PIP) install $(call listed,["dependency-groups"]["$*"])
 	@touch $@
 
 # --- what users and developers run ------------------------------------------------------------------------------------
@@ -151,6 +153,13 @@ docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_names.py
 	$(BIN)/python docs/make_layers.py
 	$(BIN)/python docs/make_picture.py
+
+# Strict: a dead link, an unknown name or a page without a place in the navigation fails. Nothing is kept from an earlier
+# run, whose warnings would be lost.
+site: $(VENV)/.docs-tools
+	@rm -rf build/site
+	$(BIN)/python -m sphinx -q -E -W --keep-going -n -d build/site.cache docs build/site
+	$(BIN)/python docs/check_site.py build/site
 
 # bench/results: `make bench` takes less than 15 minutes on two quiet processors, make bench-all measures the other
 # questions. bench/tables.py writes the tables and those of docs/. With BENCH=... a part is measured and printed, and no file

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from kstore.base import arguments
 from kstore.base.arguments import nearest
@@ -329,7 +329,7 @@ class Settings:
     explicit: frozenset[str]
     """The names of the settings that were given, as Python writes them."""
 
-    def replace(self: _S, **settings: object) -> _S:
+    def replace(self, **settings: object) -> Self:
         """Return a copy with some settings changed; these count as explicit.
 
         Args:
