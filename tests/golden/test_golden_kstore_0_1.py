@@ -13,6 +13,7 @@ import pytest
 
 import kstore
 from tests.conftest import ManualClock
+from tests.golden import goldensets
 from tests.golden.goldenlogs import files
 from tests.golden.storecontents import LONE_SETTINGS, NOW, SETTINGS, of_log, of_store
 from tests.support.staging import stage_task
@@ -38,11 +39,7 @@ def expected() -> dict[str, Any]:
 @pytest.fixture
 def stores(tmp_path: Path) -> Path:
     """A copy of all of them that the test may change."""
-    with tarfile.open(PACK) as pack:
-        if hasattr(tarfile, "data_filter"):
-            pack.extractall(tmp_path, filter="data")
-        else:
-            pack.extractall(tmp_path)
+    goldensets.copy_set("kstore-0.1/stores", tmp_path)
     return tmp_path / "kstore-0.1"
 
 
