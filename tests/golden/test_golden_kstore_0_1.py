@@ -43,9 +43,9 @@ def stores(tmp_path: Path) -> Path:
     return tmp_path / "kstore-0.1"
 
 
-def opened(*roots: Path, mode: Any = "a", now: int = NOW) -> kstore.Store:
+def opened(*roots: Path, mode: Any = "a") -> kstore.Store:
     """The store with the settings of its first life."""
-    return kstore.Store.open(list(roots), mode, clock=ManualClock(now), background=mode == "r", **SETTINGS)
+    return kstore.Store.open(list(roots), mode, clock=ManualClock(NOW), background=mode == "r", **SETTINGS)
 
 
 def test_the_set_is_the_one_that_0_1_wrote() -> None:
