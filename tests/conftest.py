@@ -113,6 +113,7 @@ SECONDS = {
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
     "test_testing_spark.py": 60,
+    "test_tutorials.py": 45,
     "test_store_machine_transactions.py": 30,
     "test_swap.py": 30,
 }
