@@ -64,7 +64,7 @@ help:
 	@echo 'make docs      the pages, the pictures and the typed settings that are made from the code'
 	@echo 'make site      the site with the API reference, from docs/ and the docstrings, in build/site'
 	@echo 'make wheel     sdist and wheel, tested;  make wheels: for all Pythons and processors;  make dist: the sdist'
-	@echo 'make clean     remove all that was built'
+	@echo 'make codecs    the C sources of lz4 and zstd that wheels contain;  make clean: remove all that was built'
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ install = $(PIP) install $(call listed,["build-system"]["requires"]) && $(PIP) i
 
 # These need no build.
 $(VENV)/.workflows-tools: $(VENV)/.created pyproject.toml
-	@$(PIP) install $(call listed,["dependency-groups"]["workflows"])
+	@flock $(VENV) $(PIP) install $(call listed,["dependency-groups"]["workflows"])
 	@touch $@
 
 # With `make -j` one list waits for the other: pip would find half of a package that both install.

@@ -72,10 +72,15 @@ def test_the_targets_of_ci_are_found_in_every_form() -> None:
 
 @pytest.mark.parametrize(("file", "name"), JOBS)
 def test_a_job_makes_only_what_ci_makes_too(file: str, name: str) -> None:
-    made = targets_of_ci(text_of(REPOSITORY / ".ci" / "run"))
+    script = text_of(REPOSITORY / ".ci" / "run")
+    made = targets_of_ci(script)
+    installed = set(" ".join(re.findall(r"missing\+=\((.*)\)", script)).split())
     for command in commands(JOBS[file, name]):
-        assert re.fullmatch(r"make( [a-z-]+)+", command), command
-        assert set(command.split()[1:]) <= made, command
+        if packages := command.partition("sudo apt-get update -qq && sudo apt-get install -y -qq ")[2]:
+            assert set(packages.split()) <= installed, command
+        else:
+            assert re.fullmatch(r"make( [a-z-]+)+", command), command
+            assert set(command.split()[1:]) <= made, command
 
 
 @pytest.mark.parametrize(("file", "name"), JOBS)
@@ -203,10 +208,26 @@ def test_the_help_of_make_names_every_target() -> None:
     assert set(listed[1].split()) - named == {"help"}
 
 
-def test_what_quick_leaves_out_is_there() -> None:
-    words = {name: re.search(rf"^{name} := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE) for name in ("QUICK", "SLOW")}
-    for name, found in words.items():
-        assert found is not None, name
-        files = [each + (".py" if name == "SLOW" else "") for each in found[1].replace("\\\n", " ").split()]
-        assert files
-        assert [each for each in files if not (REPOSITORY / "tests" / each).exists()] == []
+def words_of(variable: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    found = re.search(rf"^{variable} := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
+    assert found is not None, variable
+    return found[1].replace("\\\n", " ").split()
+
+
+def test_what_quick_runs_and_leaves_out_is_there() -> None:
+    parts, slow = words_of("QUICK"), words_of("SLOW")
+    files = [*parts, *(f"{each}.py" for each in slow)]
+    assert [each for each in files if not (REPOSITORY / "tests" / each).exists()] == []
+    assert [each for each in slow if each.partition("/")[0] not in parts] == [], "not run anyway"
+
+
+def test_contributors_are_told_what_quick_runs_and_which_python_it_needs() -> None:
+    text = text_of(REPOSITORY / "CONTRIBUTING.md")
+    told = re.search(r"`make quick` runs the tests of (.*?),\s+and a random history", text, re.DOTALL)
+    assert told is not None
+    assert re.findall(r"`(\w+)`", told[1]) == [each for each in words_of("QUICK") if "/" not in each]
+    assert f"Python {PROJECT['project']['requires-python'].removeprefix('>=')} or newer" in text
+    shown = re.findall(r"^    .*?\b(tests/[\w./-]+)", text, re.MULTILINE)
+    assert len(shown) >= 2
+    assert [each for each in shown if not (REPOSITORY / each).exists()] == []
