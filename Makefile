@@ -87,7 +87,7 @@ $(VENV)/.workflows-tools: $(VENV)/.created pyproject.toml
 	@flock $(VENV) $(PIP) install $(call listed,["dependency-groups"]["workflows"])
 	@touch $@
 
-# With `make -j` one list waits for the other: pip would find half of a package that both install.
+# With -j one list waits for the other: pip would find half of a package that both install.
 $(VENV)/.%-tools: $(VENV)/.built pyproject.toml
 	@flock $(VENV) $(PIP) install $(call listed,["dependency-groups"]["$*"])
 	@touch $@
