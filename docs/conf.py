@@ -40,7 +40,7 @@ nitpick_ignore_regex = [("py:.*", r"(np|npt|os|pa|uuid)\..*"), ("py:.*", "|".joi
 # Links to headings are GitHub's, so that they work in the repository, too.
 myst_heading_anchors = 4
 
-smartquotes = False  # "a" is a value
+smartquotes_action = "D"  # dashes; "a" is a value
 toc_object_entries_show_parents = "hide"
 maximum_signature_line_length = 90
 python_display_short_literal_types = True

@@ -112,6 +112,8 @@ def members(owner: type) -> dict[str, Member]:
             if name.startswith("_") and not name.endswith("__"):
                 continue
             module, function = kind.__module__, getattr(owner, name, None)
+            if isinstance(node, ast.Assign) and name.startswith("__"):
+                continue
             if isinstance(node, ast.Assign) and callable(function):  # a method of another module
                 module = function.__module__
                 node, text = definition(module, function.__name__)
@@ -244,6 +246,8 @@ def rendered(text: str, scope: tuple[str, ...], own: Iterable[str] = ()) -> list
         for outer in scope if words not in own else ():
             if f"{outer}{words}" in public_names():
                 return f":py:obj:`{words} <{outer}{words}>`{after}"
+        if claims_to_be_public(words):
+            return f":py:obj:`{words}`{after}"  # a warning
         return f"``{words}``{after}"
 
     parts = re.split(r"(?m)^(Example:\n(?:(?: .*)?\n)*(?: .*)?)", text)
@@ -255,6 +259,14 @@ def rendered(text: str, scope: tuple[str, ...], own: Iterable[str] = ()) -> list
         parts[place] = re.sub(r"(?m)^((?:Returns|Yields):\n +)", r"\1object: ", prose)
     lines = str(napoleon.GoogleDocstring("".join(parts), SECTIONS, what="function")).splitlines()
     return [line.replace("*object* -- ", "") for line in lines if not line.startswith(":rtype:")]
+
+
+def claims_to_be_public(words: str) -> bool:
+    """Return whether words look like a public name: one of `kstore`, a member of a public class, an error."""
+    owner = re.fullmatch(r"([A-Z]\w+)\.\w+", words)
+    is_member = owner is not None and f"kstore.{owner[1]}" in public_names()
+    is_error = words.endswith(("Error", "Warning")) and words.isidentifier() and words not in vars(builtins)
+    return is_member or is_error or re.fullmatch(r"kstore(\.\w+)+", words) is not None
 
 
 def entry(kind: str, head: str, options: dict[str, str], body: Iterable[str]) -> list[str]:
@@ -308,16 +320,31 @@ def class_entry(owner: type, full: str) -> list[str]:
     head, own = owner.__name__, parameters(start) if start else set()
     if start and "Args:" in text + start_text:
         head += signature(start, owner.__module__, is_bound=True).partition(" -> ")[0]
-    bases = [base for base in map(ast.unparse, node.bases) if f"kstore.{base}" in public_names() or base in SHOWN_BASES]
+    bases = shown_bases(owner)
     body = [f"Bases: {', '.join(f':py:obj:`{base}`' for base in bases)}", ""] if bases else []
     for words in (text, start_text):
         body += [*rendered(words, scopes(full), own), ""]
     calls = [
         name for name, member in found.items() if isinstance(member.node, Function) and not is_property(member.node)
     ]
-    for name in [*calls, *(name for name in found if name not in calls)]:
+    names = [*calls, *(name for name in found if name not in calls)]
+    if len(names) > 10:
+        body += ["In this class: " + ", ".join(f":py:obj:`{name} <{full}.{name}>`" for name in names), ""]
+    for name in names:
         body += member_entry(owner, full, name, found[name])
     return entry("exception" if issubclass(owner, BaseException) else "class", head, {}, body)
+
+
+def shown_bases(owner: type) -> list[str]:
+    """Return the bases of a class that a user knows; of a private base in place of it its bases."""
+    found: list[str] = []
+    private = {base.__name__: base for base in owner.__bases__ if base.__module__.startswith("kstore.")}
+    for base in map(ast.unparse, definition(owner.__module__, owner.__name__)[0].bases):
+        if f"kstore.{base}" in public_names() or base in SHOWN_BASES:
+            found.append(base)
+        elif base in private:
+            found += shown_bases(private[base])
+    return found
 
 
 def public_entry(full: str) -> list[str]:
