@@ -157,7 +157,7 @@ def line_of(*command: str) -> str:
 
 def environment(features: list[str]) -> dict[str, str]:
     """All that the counts depend on, but for our own code."""
-    packages = ("Cython", "numpy", "cramjam", "lz4", "zstandard")
+    packages = ("Cython", "numpy", "cramjam")
     return {
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "python": sys.version.replace("\n", " "),

@@ -12,8 +12,6 @@ import zlib
 from functools import lru_cache
 
 import cramjam
-import numpy as np
-from numpy.typing import NDArray
 
 from kstore.codec import _compression
 from kstore.errors import ConfigError, CorruptRecordError, UnsupportedCompressionError
@@ -244,6 +242,7 @@ _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # independent blocks of 64 KiB, no c
 _LZ4_LEVEL_FAST = 9  # Kafka's default level, which means the fast compressor (FORMAT 6.2)
 _LZ4_FAST = 0  # the library's level for the fast compressor
 _LZ4_LEVEL_MAX = 12  # the library's highest level; Kafka allows up to 17, and its library reduces more than 12 to 12
+_LZ4_RATIO = 256  # a byte of a compressed block stands for at most 255
 _LZ4_STORED = 1 << 31  # marks the size of a block that is not compressed
 
 
@@ -282,7 +281,7 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
     total = 0
     at = checked + 1
     view = memoryview(data)
-    room = np.empty(largest, np.uint8)
+    room = memoryview(bytearray(min(largest, _LZ4_RATIO * len(data))))
     while True:
         mark = int.from_bytes(view[at : at + 4], "little")
         size = mark & ~_LZ4_STORED
@@ -299,7 +298,7 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
         elif mark & _LZ4_STORED:
             part = bytes(block)
         else:
-            part = room[: cramjam.lz4.decompress_block_into(block, room.data, output_len=largest)].tobytes()
+            part = bytes(room[: cramjam.lz4.decompress_block_into(block, room, output_len=len(room))])
         at += size + tail
         total += len(part)
         if total > limit:
@@ -307,11 +306,11 @@ def _decompress_lz4(data: bytes, limit: int, magic: int) -> bytes:
         parts.append(part)
 
 
-def _lz4_checked_block(sizes: int, block: memoryview, room: NDArray[np.uint8]) -> bytes:
+def _lz4_checked_block(sizes: int, block: memoryview, room: memoryview) -> bytes:
     """Decompress a block between its size and its checksum, as a frame: the library's frame reader verifies it."""
     descriptor = bytes((0x70, sizes))
     head = _LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor),))
-    return room[: cramjam.lz4.decompress_into(head + block + bytes(4), room.data)].tobytes()
+    return bytes(room[: cramjam.lz4.decompress_into(head + block + bytes(4), room)])
 
 
 @lru_cache(maxsize=64)  # nearly every frame has the same two bytes
@@ -352,9 +351,9 @@ def _decompress_zstd(data: bytes, limit: int) -> bytes:
         raise CorruptRecordError("zstd data of 0 bytes")
     size = min(_LIKELY_RATIO * len(data), limit)
     while True:
-        room = np.empty(size, np.uint8)  # pages that are never written take no memory
+        room = memoryview(bytearray(size))
         try:
-            return room[: cramjam.zstd.decompress_into(data, room.data)].tobytes()
+            return bytes(room[: cramjam.zstd.decompress_into(data, room)])
         except cramjam.DecompressionError as error:
             if _IS_FULL not in str(error):
                 raise
