@@ -87,7 +87,7 @@ def test_the_walk_below_the_picture_is_how_a_read_finds_the_record(
     made(tmp_path / "t-0", clock, 25)
     *_, by_offset, by_time = labels(drawn(tmp_path / "t-0", capsys))
     assert by_offset == "Read offset 60: segment 36; its .index says 56 \u2192 byte 960, and a scan from there."
-    assert by_time == "Read from 13:40 on: its .timeindex says 13:30 \u2192 offset 56; then as above."
+    assert by_time == "Read from 13:40 on: its .timeindex says 13:30 \u2192 offset 56; then as above, up to that time."
     with kstore.Log.open(tmp_path / "t-0", "r") as log:
         twenty_to_two = NOON + 100 * 60_000
         found = log.offset_for_timestamp(twenty_to_two)
@@ -106,7 +106,7 @@ def test_records_below_the_log_start_are_grey(
         log.delete_records(9)
     svg = drawn(tmp_path / "t-0", capsys)
     assert 'class="before edge"' in svg
-    assert "log start: 9" in labels(svg)
+    assert "log start: 9 (grey: deleted)" in labels(svg)
 
 
 def test_a_log_of_many_segments_and_entries_is_drawn_in_part_and_says_so(
