@@ -56,9 +56,12 @@ def supported() -> list[str]:
 
 
 def python_of(version: str, machine: str) -> Path | None:
-    """Return the Python of this version for this machine, fetched if need be; None if there is none to be had."""
-    if f"{version}-{machine}" == HERE:
-        return Path(sys.executable)
+    """Return the running Python, or the one of this version for this machine; None if there is none."""
+    return Path(sys.executable) if f"{version}-{machine}" == HERE else fetched(version, machine)
+
+
+def fetched(version: str, machine: str) -> Path | None:
+    """Return a Python from build/pythons, where it is put first if Maven Central has it."""
     home = ROOT / f"build/pythons/{version}-{machine}"
     if not home.exists():
         jar = f"org.bytedeco:cpython:{JARS[version]}:jar:linux-{machine.replace('aarch64', 'arm64')}"
@@ -83,8 +86,13 @@ def environment(python: Path, name: str, *packages: str) -> Path:
 
 
 def build(version: str, machine: str) -> Path:
-    """Return the new wheel. The Python for this machine builds both: setuptools is told the platform and the suffix."""
-    python = python_of(version, platform.machine())
+    """Return the new wheel. For the other architecture setuptools is told the platform and the suffix of modules.
+
+    The headers of one architecture do for the other: they differ in what Python itself is compiled with. (Those that
+    Debian packs refuse; hence a fetched Python.)
+    """
+    here = platform.machine()
+    python = python_of(version, here) if machine == here else fetched(version, here)
     if python is None:
         raise SystemExit(f"no Python {version}")
     python = environment(python, "builder", *PYPROJECT["build-system"]["requires"])
