@@ -223,3 +223,6 @@ def test_contributors_are_told_what_quick_runs_and_which_python_it_needs() -> No
     shown = re.findall(r"^    .*?\b(tests/[\w./-]+)", text, re.MULTILINE)
     assert len(shown) >= 2
     assert [each for each in shown if not (REPOSITORY / each).exists()] == []
+    chosen = re.findall(r"pytest (\S+) -k (\w+)", text)
+    assert chosen
+    assert all(re.search(rf"def test_\w*{word}", text_of(REPOSITORY / file)) for file, word in chosen)
