@@ -333,9 +333,7 @@ def _lz4_header_checksum(descriptor: bytes) -> int:
 # ---- zstd: a frame without content size, as Kafka's streaming writer writes it.
 
 _ZSTD_LEVEL_DEFAULT = 3
-_LIKELY_RATIO = (
-    8  # a guess of the decompressed size divided by the payload's; each next guess is as many times as large
-)
+_LIKELY_RATIO = 8  # a guess of the decompressed size divided by the payload's; each next guess is 8 times as large
 _IS_FULL = "whole buffer"  # in the message of the error for memory that is full
 
 
@@ -346,7 +344,10 @@ def _compress_zstd(data: bytes, level: int) -> bytes:
 
 
 def _decompress_zstd(data: bytes, limit: int) -> bytes:
-    """Decompress frames in one call, which has no limit: it ends when the memory for the result is full."""
+    """Decompress frames in one call, which has no limit: it ends when the memory for the result is full.
+
+    Any error may mean that the memory was too small: only the package's message would say, and it may change.
+    """
     if not data:
         raise CorruptRecordError("zstd data of 0 bytes")
     size = min(_LIKELY_RATIO * len(data), limit)
@@ -355,8 +356,8 @@ def _decompress_zstd(data: bytes, limit: int) -> bytes:
         try:
             return bytes(room[: cramjam.zstd.decompress_into(data, room)])
         except cramjam.DecompressionError as error:
-            if _IS_FULL not in str(error):
+            if size == limit:
+                if _IS_FULL in str(error):
+                    raise _too_large("zstd", limit) from error
                 raise
-        if size == limit:
-            raise _too_large("zstd", limit)
         size = min(_LIKELY_RATIO * size, limit)

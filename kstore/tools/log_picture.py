@@ -147,8 +147,8 @@ def _segments(facts: LogFacts) -> Iterator[str]:
         yield _mark(facts.log_end_offset, "log start and log end, the next offset", edges[-1][1], 0)
         return
     start = _place(facts, edges)
-    deleted = " (grey: deleted)" if facts.segments[0].base_offset < facts.log_start_offset else ""
-    yield _mark(facts.log_start_offset, "log start", start, 18 if start > _WIDTH / 2 else 0, deleted)
+    grey = " (grey: deleted)" if facts.segments[0].base_offset < facts.log_start_offset else ""
+    yield _mark(facts.log_start_offset, "log start", start, 18 if start > _WIDTH / 2 else 0, grey)
     yield _mark(facts.log_end_offset, "log end, the next offset", edges[-1][1], 0)
 
 
@@ -201,7 +201,7 @@ def _close_up(facts: LogFacts) -> Iterator[str]:
     yield f'<rect class="panel" x="{_MARGIN}" y="{_PANEL_Y}" {area}/>'
     title = f"Segment {segment.base_offset:,} is three files: {segment.base_offset:020d}.log, .index, .timeindex"
     yield _text(_MARGIN + 16, _PANEL_Y + 28, title, "ink", size=16, bold=True)
-    sparse = "The indexes are sparse: a read takes the last entry at or before its target, and scans the .log from there."
+    sparse = "The indexes are sparse: a read takes the entry at or before its target, and scans the .log from there."
     yield _text(_MARGIN + 16, _PANEL_Y + 48, sparse, "soft")
     when = _clock([timestamp for timestamp, _ in facts.time_entries])
     room = _WIDTH - _MARGIN - 16 - _FILES_X
@@ -219,7 +219,9 @@ def _close_up(facts: LogFacts) -> Iterator[str]:
         return _FILES_X + room * position / max(segment.size_bytes, 1)
 
     yield from _lane("time", ".timeindex", "time \u2192 offset", len(times), facts.time_entries, "entries")
-    yield from _lane("offset", ".index", "offset \u2192 byte of its batch", len(offsets), facts.offset_entries, "entries")
+    yield from _lane(
+        "offset", ".index", "offset \u2192 byte of its batch", len(offsets), facts.offset_entries, "entries"
+    )
     yield from _lane("log", ".log", "the records, in batches", len(facts.batches), facts.batches, "batches")
     wide = min(room / columns - 12, 7.2 * longest + 40)
     for number, (timestamp, offset) in enumerate(times):
@@ -310,7 +312,9 @@ def _sentences(facts: LogFacts, found: _Example | None) -> list[str]:
     if before and before[-1][1] == offset and before[-1][0] < found.timestamp:
         when = _clock([timestamp for timestamp, _ in facts.time_entries])
         way = f"{when(before[-1][0])} \u2192 offset {offset:,}"
-        lines.append(f"Read from {when(found.timestamp)} on: its .timeindex says {way}; then as above, up to that time.")
+        lines.append(
+            f"Read from {when(found.timestamp)} on: its .timeindex says {way}; then as above, up to that time."
+        )
     return lines
 
 
