@@ -105,9 +105,13 @@ test: lint jvm
 
 # For the inner loop: what a change of the core breaks first, with few examples of each random test. SLOW is left to make test.
 QUICK := codec columns config files golden log store promises/test_machine.py
-SLOW := columns/test_columns_ahead columns/test_columns_threads \
-	log/compaction/test_swap log/segments/test_log_start log/segments/test_recovery \
-	store/bulk_loads/test_bulk_loads_crash store/test_store_processes
+SLOW := columns/test_columns_ahead columns/test_columns_engines columns/test_columns_pickled columns/test_columns_pieces \
+	columns/test_columns_runs columns/test_columns_threads files/test_index_file_disk files/test_index_file_elsewhere \
+	golden/test_golden_kstore_0_1 log/test_parking log/test_unclosed \
+	log/compaction/test_beside log/compaction/test_readers_elsewhere log/compaction/test_swap \
+	log/segments/test_log_start log/segments/test_recovery log/segments/test_retention_log \
+	store/bulk_loads/test_bulk_loads_crash store/bulk_loads/test_bulk_loads_finish \
+	store/coordinator/test_positions_elsewhere store/test_leadership_change store/test_store_processes
 quick: $(VENV)/.test-tools
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
