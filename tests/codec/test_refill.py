@@ -94,7 +94,8 @@ def test_records_kept_by_steps_of_their_own_stay_as_they_were() -> None:
 def test_of_a_large_record_an_iterator_holds_nothing() -> None:
     for size, held in ((LIMIT - 4, 1), (LIMIT - 3, 1), (LIMIT - 2, 0)):
         record = next(walk := records([(b"key", bytes(size))] * 2))
-        assert sys.getrefcount(record) == 2 + held
+        ours = object()  # from Python 3.14 on, an argument is no reference of its own
+        assert sys.getrefcount(record) == sys.getrefcount(ours) + held
         assert walk.next_offset == 1
 
 
