@@ -35,7 +35,7 @@ def test_the_readme_installs_this_version_with_the_extras_that_there_are() -> No
     assert set(listed.split(", ")) == set(PROJECT["optional-dependencies"])
     asked = {extra for found in re.findall(r"'(?:\.|kstore)\[([\w,]+)\]'", text) for extra in found.split(",")}
     assert asked <= set(PROJECT["optional-dependencies"])
-    assert {"numpy", "cramjam"} <= {re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"]}
+    assert {"numpy", "cramjam"} == {re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"]}
 
 
 def test_a_store_locks_its_directory_and_a_lone_log_its_partition(tmp_path: Path) -> None:
