@@ -34,6 +34,9 @@ cdef enum:
     HELD_BYTES = 65536             # a smaller payload is first decompressed with the GIL held,
     MOST_HELD_BYTES = 1048576      # and again without the GIL if the result exceeds this size
     LIKELY_RATIO = 4               # a guess of the decompressed size divided by the payload's size
+    KEPT_BYTES = 131072            # what one block of zstd may decompress to
+
+cdef uint8_t[KEPT_BYTES] _kept     # the results of small payloads: fresh memory of this size would come from the system
 
 
 cdef object _version(const char *found):
@@ -87,11 +90,15 @@ cdef bytes unpacked(int codec, const uint8_t *p, size_t n, int64_t limit):
     a busy thread.
     """
     cdef Target target = Target(NULL, min(LIKELY_RATIO * n, <size_t> max(limit, 0)))
-    cdef ks_output out = ks_output(NULL, 0, _grow, &target)
+    cdef ks_output out = ks_output(&_kept[0], KEPT_BYTES, _grow, &target)
     cdef int64_t size = -1
     if n < HELD_BYTES:
         size = c_unpack(codec, p, n, &out, min(limit, <int64_t> MOST_HELD_BYTES))
+        if size >= 0 and target.made == NULL:
+            return _kept[:size]
     if n >= HELD_BYTES or (size < 0 and limit > MOST_HELD_BYTES):
+        if target.made == NULL:
+            out.p, out.capacity = NULL, 0
         with nogil:
             size = c_unpack(codec, p, n, &out, limit)
     if size <= 0:
