@@ -112,14 +112,16 @@ def build(version: str, machine: str) -> Path:
     )
     (raw,) = (BUILD / "raw").iterdir()
     shutil.rmtree(BUILD / "repaired", ignore_errors=True)
-    platform_tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
-    run(sys.executable, "-m", "auditwheel", "repair", "--plat", platform_tag, "-w", "repaired", raw)
+    # auditwheel takes the name of a platform for its own machine only.
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "-w", "repaired", raw)
     (wheel,) = (BUILD / "repaired").iterdir()
     return Path(shutil.move(wheel, ROOT / "dist" / wheel.name))
 
 
 def check(wheel: Path) -> None:
-    """Raise if the wheel is too large, or its SBOM is not as CycloneDX has it."""
+    """Raise if the wheel is too large, needs more than its glibc, or has an SBOM that is not as CycloneDX has it."""
+    if f"manylinux_{GLIBC.replace('.', '_')}_" not in wheel.name:
+        raise SystemExit(f"{wheel.name} is not for glibc {GLIBC}")
     if wheel.stat().st_size > MAX_BYTES:
         raise SystemExit(f"{wheel.name} has {wheel.stat().st_size} bytes; {MAX_BYTES} are allowed")
     with zipfile.ZipFile(wheel) as archive:
