@@ -189,9 +189,15 @@ def _bad(name: str, value: object, what: str, unit: str) -> ConfigError:
 
 
 def unknown(name: object, names: Iterable[str], value: object = ...) -> ConfigError:
-    """Make the error for an unknown name, and the value that was given for it."""
+    """Make the error for an unknown name, and the value that was given for it.
+
+    A broker's name, such as log.retention.ms, leads to the topic's name.
+    """
     shown = "" if value is ... else f" = {shortened(value)}"
-    return ConfigError(f"unknown setting {shortened(name)}{shown}{nearest(str(name), names)}")
+    known, given = set(names), str(name)
+    bare = given.removeprefix("log.").removeprefix("log_")
+    near = "" if bare in known else nearest(given, known, cutoff=0.9)
+    return ConfigError(f"unknown setting {shortened(name)}{shown}{near or nearest(bare, known)}")
 
 
 def shortened(value: object) -> str:
