@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
-import subprocess
-import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy
@@ -91,9 +90,10 @@ def test_an_aborted_transaction_is_not_read_as_committed(tmp_path: Path) -> None
         assert [record.value for record in store.read("orders", isolation="read_committed")] == [b"committed"]
 
 
-def test_the_command_line_dumps_a_segment(tmp_path: Path) -> None:
+def test_the_command_line_dumps_a_segment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with kstore.Log.open(str(tmp_path / "events-0")) as log:
         log.append_many([b"value"], compression="gzip")
     (segment,) = (tmp_path / "events-0").glob("*.log")
-    dump = [sys.executable, "-m", "kstore", "dump", "--files", str(segment), "--print-data-log"]
-    assert "payload: value" in subprocess.run(dump, check=True, capture_output=True, text=True).stdout
+    (script,) = entry_points(group="console_scripts", name="kstore")
+    assert script.load()(["dump", "--files", str(segment), "--print-data-log"]) == 0
+    assert "payload: value" in capfd.readouterr().out
