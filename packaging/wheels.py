@@ -75,6 +75,8 @@ def fetched(version: str, machine: str) -> Path | None:
         next((BUILD / "jars/org/bytedeco/cpython").iterdir()).rename(home)
         for program in (home / "bin").iterdir():
             program.chmod(0o755)
+        for library in home.glob("libffi.so*"):  # where ctypes looks for it
+            shutil.copy(library, home / f"lib/python{version}")
     return home / f"bin/python{version}"
 
 
