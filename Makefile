@@ -145,9 +145,8 @@ build/lint/.workflows-passed: $(VENV)/.workflows-tools $(wildcard .github/*.yml 
 	@if command -v go >/dev/null; then \
 		test -x build/lint/$(ACTIONLINT)/actionlint || \
 			GOBIN=$(CURDIR)/build/lint/$(ACTIONLINT) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT); \
-		echo build/lint/$(ACTIONLINT)/actionlint; build/lint/$(ACTIONLINT)/actionlint; \
+		echo build/lint/$(ACTIONLINT)/actionlint; build/lint/$(ACTIONLINT)/actionlint && touch $@; \
 	else echo 'Go is missing: actionlint is left out; on Debian: apt-get install golang-go'; fi
-	@touch $@
 
 docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_configuration.py

@@ -123,9 +123,9 @@ class BuildWheel(bdist_wheel):
 
     def egg2dist(self, egginfo_path, distinfo_path):
         super().egg2dist(egginfo_path, distinfo_path)
-        said = Path(os.environ.get("KSTORE_CODECS", ""), "dist-info")
-        if said.is_dir():
-            shutil.copytree(said, distinfo_path, dirs_exist_ok=True)
+        sources = os.environ.get("KSTORE_CODECS")
+        if sources and Path(sources, "dist-info").is_dir():
+            shutil.copytree(Path(sources, "dist-info"), distinfo_path, dirs_exist_ok=True)
 
 
 def readme():

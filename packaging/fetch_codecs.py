@@ -24,12 +24,15 @@ LIBRARIES = {"lz4": ("lz4-*/lz4libs", "BSD-2-Clause"), "zstd": ("zstandard-*/zst
 
 
 def fetch(directory: Path) -> None:
-    """Write the sources of each library into a folder of its name, and `dist-info`."""
+    """Write the sources of each library into a folder of its name, and `dist-info`, unless they are there already."""
+    pins, fetched = PINNED.read_text(encoding="utf-8"), directory / PINNED.name
+    if fetched.exists() and fetched.read_text(encoding="utf-8") == pins:
+        return
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "dist-info/licenses").mkdir(parents=True)
     components = []
     with tempfile.TemporaryDirectory() as scratch:
-        download = ["download", "-q", "--no-deps", "--no-binary=:all:", "--require-hashes", "-r", str(PINNED)]
+        download = ["download", "-q", "--no-deps", "--no-binary=lz4,zstandard", "--require-hashes", "-r", str(PINNED)]
         subprocess.run([sys.executable, "-m", "pip", *download, "-d", scratch], check=True)
         for sdist in Path(scratch).glob("*.tar.gz"):
             with tarfile.open(sdist) as archive:
@@ -47,6 +50,7 @@ def fetch(directory: Path) -> None:
     sboms = directory / "dist-info/sboms"
     sboms.mkdir()
     (sboms / "kstore.cdx.json").write_text(json.dumps(sbom(components), indent=2) + "\n", encoding="utf-8")
+    fetched.write_text(pins, encoding="utf-8")
 
 
 def component(name: str, version: str, license_id: str) -> dict[str, object]:

@@ -64,6 +64,8 @@ def fetched(version: str, machine: str) -> Path | None:
     """Return a Python from build/pythons, where it is put first if Maven Central has it."""
     home = ROOT / f"build/pythons/{version}-{machine}"
     if not home.exists():
+        if version not in JARS:
+            return None
         jar = f"org.bytedeco:cpython:{JARS[version]}:jar:linux-{machine.replace('aarch64', 'arm64')}"
         shutil.rmtree(BUILD / "jars", ignore_errors=True)
         fetch = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={jar}", f"-DoutputDirectory={BUILD / 'jars'}"]
@@ -162,9 +164,6 @@ def main(wanted: list[str]) -> None:
     with tarfile.open(ROOT / f"dist/{name}.tar.gz") as sdist:
         sdist.extractall(BUILD, filter="data")
     (BUILD / name).rename(BUILD / "source")
-    # The C that Cython makes is the same for all; the sdist has none, but its making has left it here.
-    for made in (ROOT / "kstore").rglob("*.c"):
-        shutil.copyfile(made, BUILD / "source" / made.relative_to(ROOT))
     for each in wanted or [f"{version}-{machine}" for machine in MACHINES for version in supported()]:
         version, _, machine = (HERE if each == "here" else each).partition("-")
         started = time.monotonic()

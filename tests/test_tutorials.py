@@ -14,19 +14,13 @@ from tests.test_docs import REPOSITORY
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 
 
-def headings(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
-    lines = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
-
-
 @pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
 def test_a_tutorial_leads_on_to_headings_that_are_there(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8"))
     assert len(links) >= 4
     for file, anchor in links:
         assert (page.parent / file).is_file(), file
-        assert not anchor or anchor in headings(page.parent / file), f"{file}#{anchor}"
+        assert not anchor or anchor in pages.anchors(page.parent / file), f"{file}#{anchor}"
     assert f"(tutorials/{page.name})" in (REPOSITORY / "docs" / "README.md").read_text(encoding="utf-8")
 
 

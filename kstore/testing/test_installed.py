@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -21,9 +22,10 @@ from kstore.testing import Crashes, ManualClock
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def test_every_module_imports() -> None:
+def test_every_module_imports_and_the_gil_is_on() -> None:
     for module in pkgutil.walk_packages(kstore.__path__, "kstore."):
         importlib.import_module(module.name)
+    assert getattr(sys, "_is_gil_enabled", lambda: True)()  # a free-threaded Python switches it on
 
 
 def test_records_are_read_after_a_reopen(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from operator import itemgetter
 from typing import NamedTuple
 
 from kstore.base.numbers import size
@@ -67,11 +68,11 @@ class LogFacts:
 
 
 def close_up_of(segments: Sequence[SegmentInfo], log_start_offset: int) -> SegmentInfo:
-    """Return the segment to show in detail: the newest sealed one with index entries and records, or the newest."""
+    """Return the segment to show in detail: of those drawn the newest sealed one with index entries, or the newest."""
     return next(
         (
             segment
-            for segment in reversed(segments)
+            for segment in reversed(segments[-_NEWEST:])
             if not segment.is_active and segment.offset_index_entries and segment.next_offset > log_start_offset
         ),
         segments[-1],
@@ -289,11 +290,10 @@ class _Example(NamedTuple):
 
 def _example(facts: LogFacts, entries: Sequence[tuple[int, int]]) -> _Example | None:
     """Return a batch that lies two batches behind one of the entries, before the next; None if there is none."""
-    positions = [position for position, *_ in facts.batches]
     named = {position for _, position in facts.offset_entries}
     half = len(entries) // 2
     for entry in (*entries[half:], *entries[:half]):
-        at = bisect_right(positions, entry[1])
+        at = bisect_right(facts.batches, entry[1], key=itemgetter(0))
         behind = facts.batches[at : at + 2]
         if behind and not named & {position for position, *_ in behind}:
             position, first, _, timestamp = behind[-1]

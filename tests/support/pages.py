@@ -39,6 +39,12 @@ SECONDS = 120
 """How long a section may take on a slow machine, in a checked build."""
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub and the site make of a page's headings."""
+    lines = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
 class Block(NamedTuple):
     """A fenced block: its language, the name behind it ("" without one), its text, the page's line where it begins."""
 

@@ -156,6 +156,17 @@ def test_logs_of_kafka_are_drawn(name: str, tmp_path: Path, capsys: pytest.Captu
             ElementTree.fromstring(text)
 
 
+def test_a_log_whose_indexed_segments_lie_far_back_is_drawn(
+    tmp_path: Path, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path / "t-0", clock, 24)
+    with kstore.Log.open(tmp_path / "t-0", clock=clock) as log:
+        for _ in range(14):
+            log.roll()
+            log.append(b"v")
+    assert "4 before" in labels(drawn(tmp_path / "t-0", capsys))
+
+
 def test_a_name_with_markup_and_control_characters_is_escaped() -> None:
     segment = SegmentInfo(0, 1, 70, 0, 0, NOON, NOON, True, "/x", None)
     facts = LogFacts("<script>\x1b&", 0, 1, [segment], segment, [], [], [(0, 0, 0, NOON)])

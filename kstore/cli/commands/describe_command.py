@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, overload
 
 import numpy
 
@@ -15,6 +15,7 @@ from kstore.cli import command_options, command_paths, command_times, output
 from kstore.cli.progress import Progress
 from kstore.cli.usage import Meter, Usage
 from kstore.codec.compression import NAMES
+from kstore.columns._columns import Columns
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, CorruptRecordError, KStoreError, StorageError
@@ -56,6 +57,8 @@ def run(arguments: list[str]) -> int:
     printed.add_argument("--json", action="store_true", help="print JSON")
     printed.add_argument("--svg", action="store_true", help="print a picture of one partition (DIR/TOPIC-P) as SVG")
     parsed = parser.parse_args(arguments)
+    if parsed.svg and parsed.codecs:
+        parser.error("argument --codecs: not allowed with argument --svg")
     place = command_paths.find(parsed.path)
     if parsed.svg:
         print(_picture(place, parsed.path), end="")
@@ -99,8 +102,29 @@ def run(arguments: list[str]) -> int:
     return 1 if any(facts.get("error") for facts in partitions) else 0
 
 
+class _Batches(Sequence[tuple[int, int, int, int]]):
+    """The batches of a table, each made when it is asked for: a segment may have millions."""
+
+    def __init__(self, table: Columns) -> None:
+        self._columns = [table[name] for name in _OF_BATCHES]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, int, int, int]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[tuple[int, int, int, int]]: ...
+    def __getitem__(self, at: int | slice) -> tuple[int, int, int, int] | list[tuple[int, int, int, int]]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        position, base, last, newest = (int(column[at]) for column in self._columns)
+        # Only the compressed part of an old message tells its first offset.
+        return position, last if base < 0 else base, last, newest
+
+
 def _picture(place: command_paths.Place, path: str) -> str:
-    """Return the SVG of a partition."""
+    """Return the SVG of a partition; what is appended while it is read is left out."""
     if place.partition is None:
         raise ConfigError(f"{path} is no partition; --svg draws one: DIR/TOPIC-P")
     (entry,) = place.entries
@@ -109,9 +133,6 @@ def _picture(place: command_paths.Place, path: str) -> str:
         segment = close_up_of(segments, log.log_start_offset)
         first, end = segment.base_offset, segment.next_offset
         table = log.batch_table(max(first, log.log_start_offset), end_offset=end)
-        rows = zip(*(table[name].tolist() for name in _OF_BATCHES), strict=True)
-        # Only the compressed part of an old message tells its first offset.
-        batches = [(position, last if base < 0 else base, last, newest) for position, base, last, newest in rows]
         stem = segment.path.removesuffix(names.LOG)
         with (
             closing(OffsetIndex(stem + names.OFFSET_INDEX, first, 0, writable=False)) as offsets,
@@ -123,9 +144,9 @@ def _picture(place: command_paths.Place, path: str) -> str:
                 log.log_end_offset,
                 segments,
                 segment,
-                offsets.all_entries(),
-                times.all_entries(),
-                batches,
+                [entry for entry in offsets.all_entries() if entry[0] < end and entry[1] < segment.size_bytes],
+                [entry for entry in times.all_entries() if entry[1] < end],
+                _Batches(table),
             )
     return picture(facts)
 
