@@ -231,7 +231,7 @@ sanitize: build/sanitize/.built
 plain: build/plain/.built
 	$(call tested,plain) -n 2 --dist worksteal $(UNLINKED) $(TESTS)
 UNLINKED = $(addprefix tests/,codec/test_compression.py codec/test_core.py codec/test_unpack.py columns/test_columns_compressed.py \
-	columns/test_native.py cli/test_cli_process.py::test_the_overview_names_every_command_in_order \
+	columns/test_native.py golden/test_golden_read.py log/compaction/test_filter.py cli/test_cli_process.py::test_the_overview_names_every_command_in_order \
 	cli/test_ingest.py::test_packed_files_are_unpacked_whatever_their_name \
 	cli/test_ingest.py::test_what_is_wrong_is_one_line_and_nothing_is_stored \
 	security/test_bombs.py::test_a_stream_of_empty_frames_takes_time_by_its_size_alone \

@@ -250,6 +250,8 @@ def _compress_lz4(data: bytes, level: int) -> bytes:
     packer = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
     packer.compress(data)
     frame = memoryview(packer.finish())
+    if bytes(frame[4:6]) != b"\x70\x40":  # blocks of 64 KiB with checksums
+        raise RuntimeError(f"cramjam {cramjam.__version__} writes lz4 frames with header {frame[:7].hex()}")
     parts: list[bytes | memoryview] = [_LZ4_HEADER]
     at = len(_LZ4_HEADER)
     while True:  # the package gives each block a checksum, which Kafka's producers do not
@@ -333,31 +335,80 @@ def _lz4_header_checksum(descriptor: bytes) -> int:
 # ---- zstd: a frame without content size, as Kafka's streaming writer writes it.
 
 _ZSTD_LEVEL_DEFAULT = 3
-_LIKELY_RATIO = 8  # a guess of the decompressed size divided by the payload's; each next guess is 8 times as large
-_IS_FULL = "whole buffer"  # in the message of the error for memory that is full
+_ZSTD_PIECE = 1 << 20  # decompressed at a time
+_ZSTD_BLOCK = 128 << 10  # what a block decompresses to at most
+_NO_MEMORY = "not enough memory"  # in the library's message for that
 
 
 def _compress_zstd(data: bytes, level: int) -> bytes:
-    packer = cramjam.zstd.Compressor(level)
-    packer.compress(data)
-    return bytes(packer.finish())
+    try:
+        return bytes(cramjam.zstd.compress(data, level))
+    except cramjam.CompressionError as error:  # any bytes can be compressed
+        raise MemoryError(str(error)) from error
 
 
 def _decompress_zstd(data: bytes, limit: int) -> bytes:
-    """Decompress frames in one call, which has no limit: it ends when the memory for the result is full.
-
-    Any error may mean that the memory was too small: only the package's message would say, and it may change.
-    """
     if not data:
         raise CorruptRecordError("zstd data of 0 bytes")
-    size = min(_LIKELY_RATIO * len(data), limit)
+    try:
+        return _zstd_by_stream(data, limit) if _compression.ZSTD_VERSION else _zstd_at_once(data, limit)
+    except (ValueError, cramjam.DecompressionError) as error:
+        if _NO_MEMORY in str(error):
+            raise MemoryError(str(error)) from error
+        raise CorruptRecordError(f"zstd data does not decompress: {error}") from error
+
+
+def _zstd_by_stream(data: bytes, limit: int) -> bytes:
+    stream = _compression.ZstdStream()
+    parts: list[bytes] = []
+    total = at = 0
     while True:
-        room = memoryview(bytearray(size))
-        try:
-            return bytes(room[: cramjam.zstd.decompress_into(data, room)])
-        except cramjam.DecompressionError as error:
-            if size == limit:
-                if _IS_FULL in str(error):
-                    raise _too_large("zstd", limit) from error
-                raise
-        size = min(_LIKELY_RATIO * size, limit)
+        part, at = stream.read(data, at, min(limit + 1 - total, _ZSTD_PIECE))
+        total += len(part)
+        if total > limit:
+            raise _too_large("zstd", limit)
+        if part:
+            parts.append(part)
+        elif at == len(data):
+            if stream.inside:
+                raise CorruptRecordError("zstd data ends inside a frame")
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _zstd_at_once(data: bytes, limit: int) -> bytes:
+    """Decompress by the package, which has no limit: it ends when the memory for the result is full."""
+    most = _zstd_most(data)
+    room = memoryview(bytearray(min(most, limit)))
+    try:
+        return bytes(room[: cramjam.zstd.decompress_into(data, room)])
+    except cramjam.DecompressionError as error:
+        if most > limit and "whole buffer" in str(error):
+            raise _too_large("zstd", limit) from error
+        raise
+
+
+def _zstd_most(data: bytes) -> int:
+    """Return the most bytes that frames can decompress to, by the sizes of their blocks."""
+    at = total = 0
+    while at < len(data):
+        head = data[at : at + 4]
+        if head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50:  # a frame to skip
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            continue
+        if head != b"\x28\xb5\x2f\xfd" or at + 5 > len(data):
+            raise CorruptRecordError(f"zstd frame that starts with {head.hex()}, not 28b52ffd")
+        flags = data[at + 4]
+        is_single = flags >> 5 & 1
+        at += 5 + (not is_single) + (0, 1, 2, 4)[flags & 3] + (is_single, 2, 4, 8)[flags >> 6]
+        is_last = 0
+        while not is_last:
+            header = int.from_bytes(data[at : at + 3], "little")
+            is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            at += 3 + (1 if kind == 1 else size)
+            if at > len(data) or kind == 3:
+                raise CorruptRecordError("zstd data ends inside a frame")
+            total += _ZSTD_BLOCK if kind == 2 else size
+        at += 4 * (flags >> 2 & 1)
+    if at > len(data):
+        raise CorruptRecordError("zstd data ends inside a frame")
+    return total

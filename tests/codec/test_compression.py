@@ -6,6 +6,7 @@ import gzip
 import random
 import struct
 import threading
+import tracemalloc
 import zlib
 
 import cramjam
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.codec import compression
+from kstore.codec._compression import ZSTD_VERSION
 from kstore.codec.compression import (
     GZIP,
     LZ4,
@@ -149,10 +151,30 @@ def test_snappy_streams_have_blocks_of_32_kib_of_input() -> None:
 
 
 def test_zstd_frames_have_no_content_size_and_no_checksum() -> None:
-    """FORMAT 6.6."""
+    """FORMAT 6.6. Without libzstd they have the size: the package sizes its tables by it."""
     frame = compress(ZSTD, TEXT)
-    assert frame[:5].hex() == "28b52ffd00"
-    assert zstandard.get_frame_parameters(frame).content_size == zstandard.CONTENTSIZE_UNKNOWN
+    found = zstandard.get_frame_parameters(frame)
+    assert not found.has_checksum
+    if ZSTD_VERSION:
+        assert frame[:5].hex() == "28b52ffd00"
+        assert found.content_size == zstandard.CONTENTSIZE_UNKNOWN
+    else:
+        assert found.content_size == len(TEXT)
+        assert found.window_size <= 1 << 20
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damaged_bytes_take_no_more_memory_than_a_piece(codec: int) -> None:
+    """Where the limit is 256 MiB: no memory is taken in the hope that it will be filled."""
+    packed = compress(codec, TEXT)
+    for data in (b"junk" * 9, packed[:-1], packed[:9] + b"junk" * 9):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptRecordError):
+                decompress(codec, data)
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_gzip_has_one_member_without_time_or_name() -> None:

@@ -33,7 +33,7 @@ In a CSV file an empty cell is null, and a column whose cells in the first rows 
 Timestamps are ISO 8601 (in UTC unless they have a zone), numbers of --timestamp-unit, or the times and dates of Parquet
 and Arrow; null is refused. In JSON lines, a field NAME_base64 is decoded and used as NAME. CSV, Parquet and Arrow need
 PyArrow: pip install 'kstore[arrow]'; JSON lines are read faster if orjson is installed. Where kstore is not linked with
-libzstd (kstore --version), a zstd file is read whole and unpacked into a temporary file first.
+libzstd (kstore --version), a zstd file is first unpacked into a temporary file.
 
 examples:
   kstore ingest flights.csv.gz --to data --topic flights --key-column carrier --timestamp-column time_hour

@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import io
 import re
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ class _Zstd(io.RawIOBase):
 
 
 class _ZstdInAFile(io.RawIOBase):
-    """Reads consecutive zstd frames from a temporary file: without libzstd they are decompressed all at once."""
+    """Reads consecutive zstd frames from a temporary file: without libzstd they are decompressed from file to file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -120,8 +121,13 @@ class _ZstdInAFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._plain is None:
-            self._plain = tempfile.NamedTemporaryFile()  # noqa: SIM115
-            cramjam.zstd.decompress_into(self._file.read(), cramjam.File(self._plain.name))
+            with tempfile.NamedTemporaryFile() as packed, contextlib.ExitStack() as opened:
+                shutil.copyfileobj(self._file, packed)
+                packed.flush()
+                plain = opened.enter_context(tempfile.NamedTemporaryFile())
+                cramjam.zstd.decompress_into(cramjam.File(packed.name), cramjam.File(plain.name))
+                self._plain = plain
+                opened.pop_all()
         return self._plain.readinto(buffer)  # type: ignore[no-any-return]
 
     def close(self) -> None:
