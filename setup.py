@@ -17,6 +17,7 @@ A free-threaded Python switches the GIL on again when it imports these modules, 
 can do without it: the GIL keeps two appends to one log apart.
 """
 
+import multiprocessing
 import os
 import re
 import shlex
@@ -152,6 +153,9 @@ def extension(source):
         extra_link_args=[*link_args, *linked],
     )
 
+
+# Cython translates in processes. Those of other kinds, which Python 3.14 prefers, would begin with this file.
+multiprocessing.set_start_method("fork", force=True)
 
 setup(
     packages=[*find_packages(include=["kstore", "kstore.*"]), "pyspark_kstore", "pytest_kstore"],
