@@ -19,9 +19,9 @@ COMPILED := $(subst /,.,$(patsubst %.pyx,%,$(shell find kstore -name '*.pyx')))
 
 # The checked builds run the tests of the packages that hand bytes to the compiled modules, those of new files included. STORIES
 # are left out: tests of disks, crashes and processes, which hand the core no other bytes and take minutes where every access
-# is checked, and the readers ahead, which `make tsan` runs.
+# is checked.
 PACKAGES := codec columns files golden log search security store/bulk_loads/test_bulk_loads.py store/topics tools
-STORIES := columns/test_columns_ahead files/test_index_file_elsewhere \
+STORIES := files/test_index_file_elsewhere \
 	golden/test_golden_recovery golden/test_golden_write \
 	log/test_durable log/test_group_commit log/test_parking \
 	log/compaction/test_beside log/compaction/test_readers_elsewhere log/compaction/test_swap \
