@@ -395,9 +395,9 @@ def test_scan_ready_made(benchmark: BenchmarkFixture, spark: Any, root: Path, wh
     """Batches of the shape that a scan has, made once in each task and given again and again."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    from kstore.spark import scanning, spark_options
+    from kstore.spark import option_reader, scanning, spark_options
 
-    names = COLUMNS[what] or tuple(spark_options.COLUMN_TYPES)[:-1]
+    names = COLUMNS[what] or tuple(option_reader.COLUMN_TYPES)[:-1]
     schema = scanning.ddl(names)
     first = scanning.plan(root, spark_options.ReadOptions.parse({"subscribe": "t"}))[0]
     each = -(-ROWS // PARTITIONS)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kstore.errors import ConfigError, LogLockedError
 from kstore.spark.load_driver import COMMIT_TIMEOUT, commit, discard
+from kstore.spark.option_reader import COLUMN_TYPES, plain
 from kstore.spark.scanning import Filters, Piece, Scan, ddl, directories, plan
-from kstore.spark.spark_options import COLUMN_TYPES, ReadOptions, WriteOptions, plain
+from kstore.spark.spark_options import ReadOptions, WriteOptions
 from kstore.spark.staging import stage
 from kstore.store.bulk_loads.load_manifest import Staged
 

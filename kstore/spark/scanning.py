@@ -28,7 +28,8 @@ from kstore.errors import (
 )
 from kstore.files import checkpoint
 from kstore.log.log import Log
-from kstore.spark.spark_options import COLUMN_TYPES, Isolation, Range, ReadOptions
+from kstore.spark.option_reader import COLUMN_TYPES, Isolation
+from kstore.spark.spark_options import Range, ReadOptions
 from kstore.spark.workers import refuse_other_python
 from kstore.store.catalog import Entry, look
 

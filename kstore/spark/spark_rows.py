@@ -14,7 +14,7 @@ from typing import Any
 
 from kstore.base import arguments, optional
 from kstore.errors import ConfigError, InvalidColumnError, InvalidTimestampError
-from kstore.spark.spark_options import COLUMN_TYPES
+from kstore.spark.option_reader import COLUMN_TYPES
 
 BLOCK_ROWS = 10_000  # rows of Python objects that are converted to columns at a time
 BLOCK_BYTES = 16 << 20

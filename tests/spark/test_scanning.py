@@ -25,8 +25,9 @@ from kstore.errors import (
 )
 from kstore.spark import scanning
 from kstore.spark.datasource import narrowed
+from kstore.spark.option_reader import COLUMN_TYPES
 from kstore.spark.scanning import Filters, Piece, Scan, arrow_schema, directories, plan
-from kstore.spark.spark_options import COLUMN_TYPES, ReadOptions
+from kstore.spark.spark_options import ReadOptions
 from tests.kafka.kafka_broker import Cluster
 from tests.kafka.kafka_broker import cluster as cluster
 from tests.kafka.kafka_broker import machine as machine

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kstore.spark.spark_options import COLUMN_TYPES, Range, ReadOptions, WriteOptions, split
+from kstore.spark.option_reader import COLUMN_TYPES
+from kstore.spark.spark_options import Range, ReadOptions, WriteOptions, split
 
 THERE = {"a": [0, 1], "b": [0], "__consumer_offsets": [0]}
 
