@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,8 +31,16 @@ TASK_PREFIX = "task-"
 MAX_COMMIT_BYTES = 64 << 20  # about two hundred thousand staged segments
 MAX_LOADS_BYTES = 32 << 20
 
+STREAM_PREFIX = "spark:"
+"""A streaming query's loads are those of the application with this prefix and the query's id."""
+
+MOST_STREAMS = 1000
+"""How many streaming queries are remembered: those that committed last."""
+
 MOST_JOBS = 1000
 """How many loads are remembered by name; the staged files of older loads are long deleted."""
+
+_STREAM = re.compile(re.escape(STREAM_PREFIX) + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _VERSION = 1
 
@@ -80,7 +89,10 @@ class Done:
         """Return a copy with one more load."""
         applications = dict(self.applications)
         if application is not None:
-            applications[application] = max(version, applications.get(application, version))
+            applications[application] = max(version, applications.pop(application, version))  # the last is the newest
+            streams = [name for name in applications if is_stream(name)]
+            for name in streams[:-MOST_STREAMS]:
+                del applications[name]
         loads = (*(done for done in self.loads if done != load), *([load] if load else []))
         return Done(applications, loads[-MOST_JOBS:])
 
@@ -94,7 +106,12 @@ class Done:
         """Write the loads to every root, durably."""
         data = {"version": _VERSION, "applications": dict(self.applications), "loads": list(self.loads)}
         for root in roots:
-            _write(f"{root}/{LOADS_FILE}", data, MAX_LOADS_BYTES)
+            _write(f"{root}/{LOADS_FILE}", data, MAX_LOADS_BYTES)  # in the order of the commits
+
+
+def is_stream(application: str) -> bool:
+    """Return whether the loads of an application are the micro-batches of a streaming query."""
+    return _STREAM.fullmatch(application) is not None
 
 
 def staging_areas(roots: Iterable[str], named: Iterable[str] = ()) -> tuple[str, ...]:
@@ -344,7 +361,7 @@ def _shown(path: str) -> str:
 
 
 def _write(path: str, data: Any, most_bytes: int) -> None:
-    text = (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+    text = (json.dumps(data, indent=1) + "\n").encode()
     if len(text) > most_bytes:
         raise StorageError(errno.EFBIG, f"{len(text)} bytes are to be written; {most_bytes} are allowed", path)
     fs.write_atomically(path, text)

@@ -19,6 +19,7 @@ from kstore.base.numbers import INT_MAX
 from kstore.disk import fs
 from kstore.errors import KStoreError, LogLockedError
 from kstore.files import load_files
+from kstore.spark.spark_options import COMMIT_TIMEOUT
 from kstore.spark.spark_rows import COLUMNS
 from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
 from kstore.spark.workers import refuse_other_python
@@ -28,7 +29,6 @@ from kstore.store.store import Store, loads_of
 
 logger = logging.getLogger("kstore")
 
-COMMIT_TIMEOUT = 60.0
 _PAUSE = 0.05  # seconds between two attempts to lock the store
 
 Root = str | os.PathLike[str] | Store

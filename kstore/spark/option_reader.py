@@ -31,9 +31,11 @@ COLUMN_TYPES = {
 }
 """The columns of a scan, with Spark's names of their types, in the order of Spark's Kafka source."""
 
-# Options that have an effect only with a broker: accepted and ignored.
+# Options of Spark itself, and options that have an effect only with a broker: accepted and ignored.
 IGNORED = (
     "path",
+    "checkpointLocation",
+    "queryName",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
@@ -43,9 +45,11 @@ IGNORED = (
 # calls also without the prefix.
 OF_TABLES = ("location", "provider", "owner", "comment", "external", "is_managed_location", "collation")
 TABLE_PREFIX = "option."
-OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
 KAFKA_PREFIX = "kafka."
 CONFIG_PREFIX = "config."  # Kafka's settings for a topic that a write creates: config.segment.bytes
+
+_MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 Partition = tuple[str, int]
@@ -110,7 +114,7 @@ class OptionReader:
                 raise ConfigError(f"{name} has no value")
             self._values[low] = str(value)
         for name in OF_STREAMS:
-            if name.lower() in self._values:
+            if name not in own and name.lower() in self._values:
                 logger.warning("%s is for streams, and passed over in a batch %s", name, direction)
 
     def config(self) -> dict[str, str] | None:
@@ -125,6 +129,16 @@ class OptionReader:
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?s?", text):
             raise ConfigError(f"{name} is {text!r}; a number of seconds is wanted")
         return float(text.removesuffix("s"))
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return a duration such as "15m" in milliseconds; without a unit they are milliseconds."""
+        text = self.text(name)
+        if text is None:
+            return None
+        found = re.fullmatch(r"([0-9]{1,12}) ?([a-z]*)", text.lower())
+        if found is None or found[2] not in _MILLISECONDS:
+            raise ConfigError(f"{name} is {text!r}; a duration such as '500ms', '30s', '15m', '1h' or '1d' is wanted")
+        return int(found[1]) * _MILLISECONDS[found[2]]
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name.lower())
@@ -153,8 +167,11 @@ class OptionReader:
             return name, {"pattern": value}
         return name, {"assigned": _assigned(value)}
 
-    def bound(self, side: Literal["starting", "ending"]) -> Bound:
-        """Return the first of Timestamp, OffsetsByTimestamp and Offsets that is set; the others are not parsed."""
+    def bound(self, side: Literal["starting", "ending"], *, of_stream: bool = False) -> Bound:
+        """Return the first of Timestamp, OffsetsByTimestamp and Offsets that is set; the others are not parsed.
+
+        A batch read starts at the earliest offset and cannot start at the latest; a stream starts at the latest.
+        """
         marks = (("earliest", EARLIEST), ("latest", LATEST))
         (default, mark), (wrong, wrong_mark) = marks if side == "starting" else reversed(marks)
         option = f"{side}Timestamp"
@@ -165,6 +182,8 @@ class OptionReader:
             return Bound(option, text, by_partition=_by_partition(option, text, low=0), is_time=True)
         option = f"{side}Offsets"
         text = self.text(option)
+        if of_stream and (text is None or text.lower() == wrong):
+            return Bound(option, wrong, wrong_mark)
         if text is None or text.lower() == default:
             return Bound(option, default, mark)
         if text.lower() == wrong:
@@ -173,7 +192,7 @@ class OptionReader:
             )
         offsets = _by_partition(option, text, low=EARLIEST)
         for (topic, number), offset in offsets.items():
-            if offset == wrong_mark:
+            if offset == wrong_mark and not of_stream:
                 where = f"for {topic}-{number}, which a batch read cannot have"
                 raise ConfigError(f"{option} is {offset} ({wrong}) {where}")
         return Bound(option, text, by_partition=offsets)

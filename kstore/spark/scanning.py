@@ -134,7 +134,7 @@ def plan(
         if (topic, number) not in opened:
             path = entries_of[topic][number].path
             # The id is read before the log is opened, so that a topic that is created again in between is noticed.
-            ids[topic, number] = _topic_id(path)
+            ids[topic, number] = topic_id_in(path)
             logs.append(Log.open(path, "r"))
             opened[topic, number] = LogMarks(logs[-1], options.isolation)
         return opened[topic, number]
@@ -149,7 +149,7 @@ def plan(
     return [Piece(entries_of[r.topic][r.partition].path, *r, ids[r.topic, r.partition]) for r in ranges]
 
 
-def _topic_id(path: str) -> str | None:
+def topic_id_in(path: str) -> str | None:
     """Return the id of the topic whose partition is in a directory; None if it cannot be read."""
     try:
         metadata = checkpoint.read_partition_metadata(path)
@@ -236,7 +236,7 @@ class Scan:
 
     def _is_another(self, piece: Piece, offset: int) -> bool:
         """Return whether the topic was deleted and created again: records of the new topic must not be returned."""
-        topic_id = None if piece.topic_id is None else _topic_id(piece.path)
+        topic_id = None if piece.topic_id is None else topic_id_in(piece.path)
         is_another = topic_id not in (None, piece.topic_id)
         if is_another:
             what = f"the topic of id {piece.topic_id} has gone, {topic_id} is there"

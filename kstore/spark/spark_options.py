@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -56,6 +56,7 @@ WRITE_OPTIONS = (
     "txnVersion",
     "commitTimeout",
 )
+COMMIT_TIMEOUT = 60.0  # seconds
 DEFAULT_PARTITIONERS = ("DefaultPartitioner", "UniformStickyPartitioner", "BuiltInPartitioner")
 
 
@@ -105,14 +106,19 @@ class ReadOptions:
     pushdown: bool = False
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse options as Spark passes them: text, by names in any case.
 
         Raises `ConfigError` for an unknown name without the prefix `kafka.`, and for an invalid value.
         """
         reader = OptionReader(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
+        bounds = (reader.bound("starting"), reader.bound("ending"))
+        return cls.of(reader, *bounds, pushdown=reader.truth("pushdown", default=False))
+
+    @classmethod
+    def of(cls, reader: OptionReader, starting: Bound, ending: Bound = TO_LATEST, *, pushdown: bool = False) -> Self:
+        """Return the options that batch reads and streams have in common, with the given bounds."""
         strategy, chosen = reader.strategy()
-        starting, ending = reader.bound("starting"), reader.bound("ending")
         late = reader.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         return cls(
             strategy=strategy,
@@ -125,7 +131,7 @@ class ReadOptions:
             max_records=reader.number("maxRecordsPerPartition", 1, LONG_MAX),
             columns=reader.columns(),
             isolation=reader.isolation(),
-            pushdown=reader.truth("pushdown", default=False),
+            pushdown=pushdown,
         )
 
     def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:
@@ -142,13 +148,13 @@ class ReadOptions:
             absent_topics = [topic for topic in self.topics if topic not in present]
             if absent_topics:
                 what = f"subscribe names {absent_topics[0]!r}, and there {_list(present)}"
-                self._lost(UnknownTopicOrPartitionError, what)
+                self.lost(UnknownTopicOrPartitionError, what)
             return [(topic, number) for topic in sorted(self.topics) for number in sorted(present.get(topic, ()))]
         absent = [(topic, number) for topic, number in self.assigned if number not in present.get(topic, ())]
         if absent:
             topic, number = absent[0]
             has = f"topic {topic} has {list(present[topic])[:20]}" if topic in present else f"there {_list(present)}"
-            self._lost(UnknownTopicOrPartitionError, f"assign names {topic}-{number}, and {has}")
+            self.lost(UnknownTopicOrPartitionError, f"assign names {topic}-{number}, and {has}")
         return sorted(set(self.assigned) - set(absent))
 
     def plan(
@@ -167,7 +173,7 @@ class ReadOptions:
         whole = []
         for topic, number in chosen:
             mark = marks(topic, number)
-            start, end = (self._offset(bound, topic, number, mark) for bound in (self.starting, self.ending))
+            start, end = (self.offset(bound, topic, number, mark) for bound in (self.starting, self.ending))
             is_time = self.starting.is_time or self.ending.is_time
             if end < start and not is_time and self.ending.of((topic, number)) >= 0:
                 text = self.ending.text
@@ -177,7 +183,7 @@ class ReadOptions:
         wanted = self.min_partitions if self.min_partitions is not None else min_partitions
         return list(split(whole, wanted, self.max_records))
 
-    def _offset(self, bound: Bound, topic: str, number: int, mark: Marks) -> int:
+    def offset(self, bound: Bound, topic: str, number: int, mark: Marks) -> int:
         """Return the offset that a bound means in a partition."""
         value = bound.of((topic, number))
         if bound.is_time:
@@ -188,14 +194,14 @@ class ReadOptions:
                     f"startingOffsetsByTimestampStrategy=latest starts at its end instead: {bound.text}"
                 )
             return mark.end if first is None else min(first, mark.end)
-        if value == (EARLIEST if bound is self.starting else LATEST):
-            return mark.start if bound is self.starting else mark.end
+        if value in (EARLIEST, LATEST):
+            return mark.start if value == EARLIEST else mark.end
         if not mark.start <= value <= mark.end:
             span = f"whose offsets are {mark.start} to {mark.end}"
-            self._lost(OffsetOutOfRangeError, f"{bound.option} is {value} for {topic}-{number}, {span}")
+            self.lost(OffsetOutOfRangeError, f"{bound.option} is {value} for {topic}-{number}, {span}")
         return min(max(value, mark.start), mark.end)
 
-    def _lost(self, kind: type[Exception], what: str) -> None:
+    def lost(self, kind: type[Exception], what: str) -> None:
         if self.fail_on_data_loss:
             raise kind(f"{what}; with failOnDataLoss=false that is passed over")
         logger.warning("%s; passed over, since failOnDataLoss is false", what)
@@ -253,7 +259,7 @@ class WriteOptions:
     config: Mapping[str, str] | None = None
     staging_dir: str | None = None
     txn: tuple[str, int] | None = None
-    commit_timeout: float | None = None
+    commit_timeout: float = COMMIT_TIMEOUT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -266,6 +272,7 @@ class WriteOptions:
         if (app is None) != (version is None) or app == "":
             missing = "txnVersion" if version is None else "txnAppId"
             raise ConfigError(f"a transaction has a txnAppId and a txnVersion, and {missing} is missing")
+        timeout = reader.seconds("commitTimeout")
         partitioner = reader.text("kafka.partitioner.class")
         if partitioner is not None and not partitioner.endswith(DEFAULT_PARTITIONERS):
             raise ConfigError(
@@ -279,7 +286,7 @@ class WriteOptions:
             config=reader.config(),
             staging_dir=reader.text("stagingDir"),
             txn=None if app is None or version is None else (app, version),
-            commit_timeout=reader.seconds("commitTimeout"),
+            commit_timeout=COMMIT_TIMEOUT if timeout is None else timeout,
         )
 
 

@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,11 @@ class Stage:
                 batch = None  # release this batch before the next one is fetched
             return attempt.finish()
 
+    def renamed(self, job: str) -> Stage:
+        """Return a stage for the same load under another name of the job."""
+        directory = f"{os.path.dirname(self._plan.directory)}/{names.check_topic(job)}"
+        return Stage(replace(self._plan, job=job, directory=directory))
+
     def check(self, types: Types) -> None:
         """Check the names and types of columns.
 
@@ -169,7 +174,7 @@ class Stage:
 
     def _attempt(self) -> Attempt:
         plan = self._plan
-        task, query, batch = _running_task()
+        task, query, batch = running_task()
         return Attempt(
             plan.directory,
             plan.job,
@@ -310,7 +315,7 @@ def _manifest_batch(staged: list[Staged]) -> Any:
     return pa.RecordBatch.from_pylist([asdict(row) for row in staged], schema=schema)
 
 
-def _running_task() -> tuple[int, str | None, int | None]:
+def running_task() -> tuple[int, str | None, int | None]:
     """Return the number of Spark's task (0 outside of a task), and a stream's query and micro-batch."""
     pyspark = optional.pyspark_if_installed()
     context = None if pyspark is None else pyspark.TaskContext.get()

@@ -24,8 +24,8 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.spark import scanning
-from kstore.spark.datasource import narrowed
 from kstore.spark.option_reader import COLUMN_TYPES
+from kstore.spark.scan_reader import narrowed
 from kstore.spark.scanning import Filters, Piece, Scan, arrow_schema, directories, plan
 from kstore.spark.spark_options import ReadOptions
 from tests.kafka.kafka_broker import Cluster

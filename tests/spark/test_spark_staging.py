@@ -21,7 +21,7 @@ from kstore import ConfigError, Log, LogLockedError, StorageError, Store
 from kstore import spark as ks
 from kstore.files import load_files
 from kstore.spark import staging
-from kstore.spark.datasource import Writer
+from kstore.spark.load_writer import Writer
 from kstore.spark.spark_options import WriteOptions
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.store.topics._partitioner import partition_of

@@ -1,0 +1,64 @@
+"""The options of a stream out of logs: those of a scan without an end, and what limits its micro-batches.
+
+Names, defaults and meaning are those of Spark's Kafka source; `groupId` and `columns` are kstore's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from kstore.base.numbers import LONG_MAX
+from kstore.errors import ConfigError
+from kstore.files import names
+from kstore.spark.option_reader import OF_STREAMS, OptionReader
+from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions
+
+OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+"""The options of a batch read that a stream does not have."""
+
+STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in OF_BATCHES), *OF_STREAMS)
+
+MAX_DELAY_MS = 15 * 60_000
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """The parsed options of a stream. Immutable; can be pickled."""
+
+    read: ReadOptions
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = MAX_DELAY_MS
+    group: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Parse options as Spark passes them; raise `ConfigError` as `ReadOptions.parse` does."""
+        reader = OptionReader(options, "stream", STREAM_OPTIONS, WRITE_OPTIONS)
+        most = reader.number("maxOffsetsPerTrigger", 1, LONG_MAX)
+        least = reader.number("minOffsetsPerTrigger", 1, LONG_MAX)
+        if most is not None and least is not None and least > most:
+            raise ConfigError(f"minOffsetsPerTrigger is {least}, above maxOffsetsPerTrigger, which is {most}")
+        delay_ms = reader.duration_ms("maxTriggerDelay")
+        group = reader.text("groupId")
+        if group is not None:
+            _check_group(group)
+        return cls(
+            ReadOptions.of(reader, reader.bound("starting", of_stream=True)),
+            max_offsets=most,
+            min_offsets=least,
+            max_delay_ms=MAX_DELAY_MS if delay_ms is None else delay_ms,
+            group=group,
+        )
+
+
+def _check_group(group: str) -> None:
+    """Raise `ConfigError` for a group that cannot be part of a file's name."""
+    try:
+        names.check_topic(group)
+    except ValueError as error:
+        raise ConfigError(
+            f"groupId is {group[:300]!r}; the characters of a topic's name are allowed: {error}"
+        ) from None
