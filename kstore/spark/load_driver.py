@@ -21,7 +21,7 @@ from kstore.errors import KStoreError, LogLockedError
 from kstore.files import load_files
 from kstore.spark.spark_options import COMMIT_TIMEOUT
 from kstore.spark.spark_rows import COLUMNS
-from kstore.spark.staging import MANIFEST, partitions_of, stage, staging_directory
+from kstore.spark.staging import MANIFEST, MANIFEST_FILE, partitions_of, stage, staging_directory
 from kstore.spark.workers import refuse_other_python
 from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Adopted, Manifest, Staged, Transaction, check_transaction
 from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
@@ -134,6 +134,7 @@ def _discard(root: Root, rows: list[Staged], job: str | None, staging_dir: str |
         if fs.exists(path):
             fs.refuse_links(path, below=os.path.dirname(path))
             directories += [entry.path for entry in fs.scandir(path) if entry.name.startswith(TASK_PREFIX)]
+            fs.unlink(f"{path}/{MANIFEST_FILE}")
             remove_job(path, os.path.dirname(path))
     remove_staged([directory for directory in directories if os.path.basename(directory) not in needed], areas)
 

@@ -44,6 +44,9 @@ MANIFEST = (
 STALE_SECONDS = 7 * 24 * 3600
 """Staged files that were not changed for a week are deleted if no load needs them: no running job pauses that long."""
 
+MANIFEST_FILE = "manifest.json"
+"""The manifest of a stream's batch that could not be committed, in the directory of its job."""
+
 SLICE_BYTES = 8 << 20  # a record batch is staged in slices of this size
 
 
@@ -148,11 +151,6 @@ class Stage:
                     self._append_batch(attempt, batch.slice(start, step), start)
                 batch = None  # release this batch before the next one is fetched
             return attempt.finish()
-
-    def renamed(self, job: str) -> Stage:
-        """Return a stage for the same load under another name of the job."""
-        directory = f"{os.path.dirname(self._plan.directory)}/{names.check_topic(job)}"
-        return Stage(replace(self._plan, job=job, directory=directory))
 
     def check(self, types: Types) -> None:
         """Check the names and types of columns.
@@ -303,6 +301,12 @@ def _taken(pa: Any, column: Any) -> Any:
     if pa.types.is_binary_view(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.large_binary() if pa.types.is_binary_view(column.type) else pa.large_string())
     return column
+
+
+def renamed(made: Stage, job: str) -> Stage:
+    """Return a stage for the same load under another name of the job."""
+    plan = made._plan
+    return Stage(replace(plan, job=job, directory=f"{os.path.dirname(plan.directory)}/{names.check_topic(job)}"))
 
 
 _NOTHING = object()  # None cannot be used: it is a row without a value
@@ -487,8 +491,9 @@ def remove_stale(paths: Iterable[str], staging: str, *, now: float | None = None
             left = fs.scandir(job.path)
             paths_of_job = [job.path, *(entry.path for entry in left)]
             newest = max(fs.stat(path, follow=False).st_mtime for path in paths_of_job)
-            if newest < limit and all(entry.name.startswith(TASK_PREFIX) for entry in left):
-                remove_staged([entry.path for entry in left], [staging])
+            if newest < limit and all(entry.name.startswith((TASK_PREFIX, MANIFEST_FILE)) for entry in left):
+                fs.unlink(f"{job.path}/{MANIFEST_FILE}")
+                remove_staged([entry.path for entry in left if entry.name.startswith(TASK_PREFIX)], [staging])
                 remove_job(job.path, staging)
                 removed.append(job.path)
         except StorageError:  # the job itself is removing it

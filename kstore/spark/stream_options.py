@@ -12,7 +12,7 @@ from typing import Self
 from kstore.base.numbers import LONG_MAX
 from kstore.errors import ConfigError
 from kstore.files import names
-from kstore.spark.option_reader import OF_STREAMS, OptionReader
+from kstore.spark.option_reader import OF_STREAMS, OptionReader, plain
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions
 
 OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
@@ -36,6 +36,10 @@ class StreamOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse options as Spark passes them; raise `ConfigError` as `ReadOptions.parse` does."""
+        given = {name.lower() for name in plain(options)}
+        for name in OF_BATCHES:
+            if name.lower() in given:
+                raise ConfigError(f"{name} is an option of a batch read: a stream has no end, and no push-down")
         reader = OptionReader(options, "stream", STREAM_OPTIONS, WRITE_OPTIONS)
         most = reader.number("maxOffsetsPerTrigger", 1, LONG_MAX)
         least = reader.number("minOffsetsPerTrigger", 1, LONG_MAX)

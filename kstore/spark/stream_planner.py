@@ -25,7 +25,7 @@ from kstore.store.store import Store
 
 logger = logging.getLogger("kstore")
 
-HANGING_S = 60.0
+HANGING_MS = 60_000
 """A transaction that holds readers of committed records back for so long is named in a warning."""
 
 
@@ -45,21 +45,19 @@ class StreamPlanner:
         root: str,
         options: StreamOptions,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._root = root
         self._options = options
         self._clock = clock
-        self._now_ms = now_ms
         self._store = Store.open(root, "r")
         self._present: Mapping[str, Sequence[int]] = {}
         self._chosen: list[Partition] = []
         self._newest: Mapping[Partition, int] = {}
         self._frozen: Mapping[Partition, int] | None = None
-        self._last_batch_s = clock()
+        self._last_batch_ms = clock()
         self._written: StreamOffsets | None = None
-        self._held: dict[Partition, tuple[int, float]] = {}  # the end that a transaction holds back, and since when
+        self._held: dict[Partition, tuple[int, int]] = {}  # the end that a transaction holds back, and since when
         self._cleaned: dict[Partition, int] = {}
         self._warned: set[tuple[str, object]] = set()
 
@@ -100,11 +98,11 @@ class StreamPlanner:
         backlogs = {place: end - begins[place] for place, end in ends.items()}
         total = sum(backlogs.values())
         now = self._clock()
-        waited_ms = (now - self._last_batch_s) * 1000
-        if least is not None and total < least and self._frozen is None and waited_ms < self._options.max_delay_ms:
+        is_due = least is None or total >= least or now - self._last_batch_ms >= self._options.max_delay_ms
+        if not is_due and self._frozen is None:
             return start
         if total:
-            self._last_batch_s = now
+            self._last_batch_ms = now
         shares = share_out(backlogs, most)
         return StreamOffsets({place: begins[place] + share for place, share in shares.items()}, logs.topic_ids)
 
@@ -140,7 +138,7 @@ class StreamPlanner:
         if group is None or offsets == self._written:
             return
         try:
-            write_positions(self._root, StreamPositions(group, self._now_ms(), offsets.ends))
+            write_positions(self._root, StreamPositions(group, self._clock(), offsets.ends))
             self._written = offsets
         except StorageError as error:
             if self._is_first("positions", group):
@@ -216,10 +214,11 @@ class StreamPlanner:
                     f"goes on at {end}",
                 )
             if begin < first:
+                reason = "retention has overtaken the stream" if place in start.ends else "the partition is new to it"
                 self._lost(
                     OffsetOutOfRangeError,
-                    f"{_name(place)} starts at offset {first}, and offset {begin} is the stream's next: retention has "
-                    f"overtaken the stream, and a longer retention.ms or a larger retention.bytes keeps records longer",
+                    f"{_name(place)} starts at offset {first}, and offset {begin} is the stream's next: {reason}; a "
+                    f"longer retention.ms or a larger retention.bytes keeps records longer",
                     f"goes on at {first}",
                 )
             begins[place] = min(max(begin, first), end)
@@ -248,7 +247,7 @@ class StreamPlanner:
             )
 
     def _watch_transactions(self, place: Partition, end: int) -> None:
-        """Warn if a transaction has held the stream back for `HANGING_S`."""
+        """Warn if a transaction has held the stream back for `HANGING_MS`."""
         log = self._store.log(*place)
         now = self._clock()
         held_end, since = self._held.get(place, (-1, now))
@@ -256,7 +255,7 @@ class StreamPlanner:
             self._held.pop(place, None)
         elif end != held_end:
             self._held[place] = (end, now)
-        elif now - since >= HANGING_S and self._is_first("hanging", (place, end)):
+        elif now - since >= HANGING_MS and self._is_first("hanging", (place, end)):
             opened = HostedLog(log).view.open_transactions()
             producers = ", ".join(str(producer_id) for first, producer_id in opened if first <= end)
             logger.warning(
@@ -266,7 +265,7 @@ class StreamPlanner:
                 _name(place),
                 producers,
                 end,
-                int(HANGING_S),
+                HANGING_MS // 1000,
             )
 
     def _is_first(self, kind: str, what: object) -> bool:

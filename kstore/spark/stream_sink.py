@@ -22,7 +22,7 @@ from kstore.files import load_files, names
 from kstore.spark.load_driver import commit, discard
 from kstore.spark.load_writer import stage_of
 from kstore.spark.spark_options import WriteOptions
-from kstore.spark.staging import running_task
+from kstore.spark.staging import MANIFEST_FILE, renamed, running_task
 from kstore.store.bulk_loads.load_manifest import Staged
 from kstore.store.catalog import look
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("kstore")
-
-MANIFEST_FILE = "manifest.json"
-"""The rows of a batch that could not be committed, in the directory of its staged files."""
 
 
 def stream_writer(root: str, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
@@ -86,7 +83,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _, query, batch = running_task()
         if query is None or batch is None:
             raise ConfigError("the task knows no streaming query and no batch")
-        staged = self._stage.renamed(_job(query, batch)).write(iterator)
+        staged = renamed(self._stage, _job(query, batch)).write(iterator)
         return WrittenBatch(tuple(staged), query, batch)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
@@ -139,9 +136,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"checkpoint is older than the logs. Start a query with a new checkpoint, and with startingOffsets "
                 f"that continue after batch {last}"
             )
-        if last is None and batch == 0:
+        if last is None and batch == 0 and any(load_files.is_stream(name) for name in done):
             for topic in sorted({row.topic for row in manifest}):
-                if _has_records(self._root, topic) and any(load_files.is_stream(name) for name in done):
+                if _has_records(self._root, topic):
                     logger.warning(
                         "%s: query %s is new here, and the topic %s has records: if its checkpoint was deleted, it "
                         "writes again what the earlier query has written",
@@ -166,7 +163,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
             for entry in fs.scandir(area) if fs.exists(area) else ():
                 number = entry.name.removeprefix(f"{query}-")
                 if number.isdecimal() and entry.name == _job(query, int(number)) and int(number) <= batch:
-                    fs.unlink(f"{entry.path}/{MANIFEST_FILE}")
                     discard(self._root, job=entry.path, staging_dir=self._options.staging_dir)
         except KStoreError as error:
             logger.warning("%s: staged files stay behind: %s", area, error)
