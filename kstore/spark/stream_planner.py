@@ -104,7 +104,11 @@ class StreamPlanner:
         if total:
             self._last_batch_ms = now
         shares = share_out(backlogs, most)
-        return StreamOffsets({place: begins[place] + share for place, share in shares.items()}, logs.topic_ids)
+        topics = {topic for topic, _ in shares}
+        known = {topic: topic_id for topic, topic_id in start.topic_ids.items() if topic in topics}
+        return StreamOffsets(
+            {place: begins[place] + share for place, share in shares.items()}, known | dict(logs.topic_ids)
+        )
 
     def everything(self) -> StreamOffsets:
         """Return the present ends of the logs."""

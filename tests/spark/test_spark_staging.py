@@ -417,6 +417,18 @@ def test_what_nobody_has_touched_for_a_week_goes(root: Path) -> None:
     assert leftovers(root) == []
 
 
+@pytest.mark.parametrize("way", ["stale", "discard"])
+def test_a_manifest_that_was_kept_goes_with_the_files_of_its_job(root: Path, way: str) -> None:
+    made = ks.stage(root, topic="t", partitions=1)
+    list(made(iter([batch(3)])))
+    (Path(made.directory) / staging.MANIFEST_FILE).write_text("[]")
+    if way == "stale":
+        assert staging.remove_stale([str(root)], str(Path(made.directory).parent), now=1e12) == [made.directory]
+    else:
+        ks.discard(root, job=made.job)
+    assert leftovers(root) == []
+
+
 def test_nothing_staged_is_nothing_committed(root: Path) -> None:
     assert run(root, topic="t", partitions=1) == []
     assert run(root, batch(0), topic="t", partitions=1) == []

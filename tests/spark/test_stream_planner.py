@@ -261,6 +261,20 @@ def test_a_topic_that_is_created_again_is_an_error_or_is_read_from_its_start(
     assert [text for text in warnings(caplog) if "created again" in text]
 
 
+def test_the_id_of_a_topic_stays_known_while_its_file_cannot_be_read(store: Store, root: Path) -> None:
+    stream = Stream(root).start()
+    metadata = root / "t-0" / "partition.metadata"
+    data = metadata.read_bytes()
+    metadata.unlink()
+    append(store, 0, b"a")
+    assert values(stream.trigger()) == [b"a"]
+    metadata.write_bytes(data)
+    store.delete_topic("t")
+    store.create_topic("t", 2)
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        stream.trigger()
+
+
 def test_a_topic_that_is_subscribed_and_does_not_exist_is_an_error(store: Store, root: Path) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="subscribe names 'missing'"):
         Stream(root, subscribe="t,missing").start()

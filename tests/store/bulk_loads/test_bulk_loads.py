@@ -99,6 +99,20 @@ def test_loads_of_nothing_count_by_their_transactions_alone(root: Path) -> None:
     assert (found.applications, found.loads) == ({"a": 2, "b": 1}, ())
 
 
+def test_of_streaming_queries_the_thousand_that_committed_last_are_remembered(tmp_path: Path) -> None:
+    queries = [f"{load_files.STREAM_PREFIX}{number:08x}-0000-0000-0000-000000000000" for number in range(1003)]
+    done = load_files.Done({"nightly": 1, "spark:mine": 2})
+    for batch, query in enumerate(queries):
+        done = done.with_load("", query, batch)
+        if batch == 1001:
+            done = done.with_load("", queries[2], batch)  # the oldest that is left goes on
+            done.write([str(tmp_path)])
+            done = load_files.read_done([str(tmp_path)])  # the file keeps the order
+    left = list(done.applications)
+    assert left == ["nightly", "spark:mine", *queries[4:1002], queries[2], queries[1002]]
+    assert len(left) == load_files.MOST_STREAMS + 2
+
+
 def test_a_manifest_can_be_pickled(root: Path) -> None:
     manifest = staged_twice(root)
     assert pickle.loads(pickle.dumps(manifest)) == manifest
