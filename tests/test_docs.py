@@ -16,7 +16,7 @@ import pytest
 
 import kstore
 from kstore import cli
-from kstore.files import follower_file, gap_files, load_files, topic_files
+from kstore.files import follower_file, gap_files, load_files, stream_positions, topic_files
 from kstore.store.bulk_loads.commit import BulkLoads
 from tests.support.staging import stage_task
 
@@ -302,7 +302,7 @@ def fields_of(value: object, at: str = "") -> set[str]:
         for name, each in value.items():
             place = f"{at}.*" if at == "topics" else f"{at}.{name}" if at else name
             found |= fields_of(each, place) | ({place} if at != "topics" else set())
-        return {name for name in found if not name.startswith(("applications.", "topics.*.config."))}
+        return {name for name in found if not name.startswith(("applications.", "offsets.", "topics.*.config."))}
     if isinstance(value, list):
         return set().union(*(fields_of(each, f"{at}.*") for each in value if isinstance(each, dict)))
     return set()
@@ -330,6 +330,8 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
     keep("kstore-follower.json")
     gap_files.write_gaps(root / "t-0", [(1, 2)])
     keep("t-0/kstore-gaps.json")
+    stream_positions.write_positions(str(root), stream_positions.StreamPositions("GROUP", 1, {("t", 0): 1}))
+    keep("../root.kstore-positions/GROUP.json")
     return found
 
 
@@ -348,6 +350,7 @@ def test_the_limits_of_the_files_of_ours_are_those_that_the_page_tells() -> None
         "kstore-loads.json": load_files.MAX_LOADS_BYTES,
         "kstore-gaps.json": gap_files.MAX_FILE_BYTES,
         "kstore-follower.json": follower_file.MAX_BYTES,
+        "GROUP.json": stream_positions.MAX_BYTES,
     }
     for name, limit in limits.items():
         section = text_of(FORMAT).split(f"### `{name}`", 1)[1].split("\n### ", 1)[0]

@@ -19,12 +19,14 @@ __all__ = ["Fields", "malformed", "parse", "read"]
 
 MAX_PATH = 4096
 MAX_TEXT = 1000
+REPAIR = "'kstore repair' says how to go on"
 
 
-def read(path: str, most_bytes: int, version: int) -> Fields | None:
+def read(path: str, most_bytes: int, version: int, advice: str = REPAIR) -> Fields | None:
     """Return the object in a file without its `version`, which must be the given one; None if there is no file.
 
-    Raises `StorageError` if the file is larger than `most_bytes`, has no JSON object, or has another version.
+    Raises `StorageError` if the file is larger than `most_bytes`, has no JSON object, or has another version. The error
+    for a malformed file ends with `advice`.
     """
     try:
         data = fs.read_file(path, most_bytes=most_bytes)
@@ -32,12 +34,12 @@ def read(path: str, most_bytes: int, version: int) -> Fields | None:
         return None
     except StorageError as error:
         if error.errno == errno.EFBIG:
-            raise malformed(path, str(error.strerror)) from None
+            raise malformed(path, str(error.strerror), advice) from None
         raise
     try:
-        fields = Fields(parse(data), path)
+        fields = Fields(parse(data), path, advice=advice)
     except (ValueError, RecursionError) as error:
-        raise malformed(path, str(error)[:200]) from None
+        raise malformed(path, str(error)[:200], advice) from None
     file_version = fields.integer("version", 0, LONG_MAX)
     if file_version != version:
         raise StorageError(errno.EBADMSG, f"version {file_version} of this file; {version} is known", path)
@@ -49,28 +51,30 @@ def parse(data: bytes) -> Any:
     return json.loads(data.decode(), object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
 
 
-def malformed(path: str, what: str) -> StorageError:
+def malformed(path: str, what: str, advice: str = REPAIR) -> StorageError:
     """Return the error for a malformed file. Records depend on such files, so nothing in them is guessed."""
-    return StorageError(errno.EBADMSG, f"malformed: {what}; 'kstore repair' says how to go on", path)
+    return StorageError(errno.EBADMSG, f"malformed: {what}; {advice}", path)
 
 
 class Fields:
     """The fields of one object of a file. Each method takes a field by its name; `end` refuses fields not taken.
 
-    `where` is the place of the object in the file, for example `shares[0].`. Not thread-safe.
+    `where` is the place of the object in the file, for example `shares[0].`; errors end with `advice`. Not thread-safe.
     """
 
-    def __init__(self, parsed: Any, path: str, where: str = "") -> None:
+    def __init__(self, parsed: Any, path: str, where: str = "", advice: str = REPAIR) -> None:
         self.path = path
         self.where = where
+        self.advice = advice
         if not isinstance(parsed, dict):
-            raise malformed(path, f"{where.rstrip('.') or 'the file'} holds {_shown(parsed)}, not an object")
+            what = f"{where.rstrip('.') or 'the file'} holds {_shown(parsed)}, not an object"
+            raise malformed(path, what, advice)
         self._left = dict(parsed)
 
     def take(self, name: str) -> Any:
         """Take a field of any type."""
         if name not in self._left:
-            raise malformed(self.path, f"{self.where}{name} is missing")
+            raise malformed(self.path, f"{self.where}{name} is missing", self.advice)
         return self._left.pop(name)
 
     def integer(self, name: str, low: int, high: int) -> int:
@@ -117,7 +121,7 @@ class Fields:
     def objects(self, name: str) -> Iterator[Fields]:
         """Take a list of objects."""
         for place, item in self.items(name):
-            yield Fields(item, self.path, f"{self.where}{place}.")
+            yield Fields(item, self.path, f"{self.where}{place}.", self.advice)
 
     def mapping(self, name: str) -> dict[str, Any]:
         """Take an object whose names are data."""
@@ -130,12 +134,12 @@ class Fields:
 
     def refusal(self, name: str, value: Any, wanted: str) -> StorageError:
         """Return the error for a field that does not have the `wanted` form."""
-        return malformed(self.path, f"{self.where}{name} is {_shown(value)}; {wanted} is needed")
+        return malformed(self.path, f"{self.where}{name} is {_shown(value)}; {wanted} is needed", self.advice)
 
     def end(self) -> None:
         """Raise `StorageError` if the object has a field that this release does not know."""
         for name in self._left:
-            raise malformed(self.path, f"{self.where}{_shown(name)} is no field of this version")
+            raise malformed(self.path, f"{self.where}{_shown(name)} is no field of this version", self.advice)
 
 
 def is_plain_path(path: str) -> bool:

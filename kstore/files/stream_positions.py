@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.disk import fs
@@ -23,6 +23,7 @@ SUFFIX = ".json"
 MAX_BYTES = 32 << 20
 
 _VERSION = 1
+_ADVICE = "remove it: the query writes a new one"
 
 
 class StreamPositions(NamedTuple):
@@ -45,37 +46,42 @@ def write_positions(root: str, positions: StreamPositions) -> None:
 
 def read_positions(root: str) -> list[StreamPositions]:
     """Read the files of all groups, sorted by name; raise `StorageError` if one is malformed."""
+    read = (read_group(root, group) for group in groups_with_positions(root))
+    return [positions for positions in read if positions is not None]
+
+
+def groups_with_positions(root: str) -> list[str]:
+    """Return the names of the groups that have a file, sorted; a name may be any that a file can have."""
     directory = f"{root}{POSITIONS}"
-    found = []
-    for name in sorted(fs.listdir(directory)) if fs.exists(directory) else ():
-        if name.endswith(SUFFIX) and (positions := _read(root, name.removesuffix(SUFFIX))) is not None:
-            found.append(positions)
-    return found
+    found = fs.listdir(directory) if fs.exists(directory) else []
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
 
 
-def _read(root: str, group: str) -> StreamPositions | None:
+def read_group(root: str, group: str) -> StreamPositions | None:
+    """Read the file of one group; None if there is none. Raises `StorageError` if it is malformed."""
     path = _path(root, group)
-    fields = json_file.read(path, MAX_BYTES, _VERSION)
+    fields = json_file.read(path, MAX_BYTES, _VERSION, _ADVICE)
     if fields is None:
         return None
     written_ms = fields.integer("written_ms", 0, LONG_MAX)
     offsets: dict[tuple[str, int], int] = {}
     for topic, by_number in fields.mapping("offsets").items():
-        numbers = Fields(by_number, path, f"offsets.{ascii(topic)[:100]}.")
-        for number in list(by_number):
-            offset = numbers.integer(number, 0, LONG_MAX)
-            offsets[topic, _partition(path, topic, number)] = offset
+        numbers = Fields(by_number, path, f"offsets.{ascii(topic)[:100]}.", _ADVICE)
+        for number in by_number:
+            place = topic, _partition(path, topic, number)
+            offsets[place] = numbers.integer(number, 0, LONG_MAX)
     fields.end()
     return StreamPositions(group, written_ms, offsets)
 
 
-def _partition(path: str, topic: str, number: Any) -> int:
-    if not (number.isascii() and number.isdecimal() and len(number) <= 10 and int(number) <= INT_MAX):
-        raise json_file.malformed(path, f"offsets has the partition {ascii(number)[:100]}")
+def _partition(path: str, topic: str, number: str) -> int:
+    is_plain = number.isascii() and number.isdecimal() and len(number) <= 10
+    if not is_plain or str(int(number)) != number or int(number) > INT_MAX:
+        raise json_file.malformed(path, f"offsets has the partition {ascii(number)[:100]}", _ADVICE)
     try:
         names.partition_name(topic, int(number))
     except ValueError as error:
-        raise json_file.malformed(path, f"offsets: {error}") from None
+        raise json_file.malformed(path, f"offsets: {error}", _ADVICE) from None
     return int(number)
 
 

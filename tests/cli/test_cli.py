@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import kstore
 from kstore import cli
 from kstore.cli import command_options, command_times, record_formats
 from kstore.errors import ConfigError
+from kstore.files.stream_positions import StreamPositions, write_positions
 from kstore.store.topics._partitioner import partition_of
 from tests.conftest import ManualClock
 from tests.golden import goldensets
@@ -108,6 +110,45 @@ def test_a_log_that_ends_below_what_was_flushed_is_not_shown_as_sound(root: Path
     path = root / "events-0" / "00000000000000000000.log"
     path.write_bytes(b"garbage" * 50)
     assert cli.main(["describe", str(root)]) == 1
+
+
+def test_positions_of_streams_are_described_with_their_lag(data: Path, run: Callable[..., bytes]) -> None:
+    offsets = {("events", 0): 3, ("events", 1): 2, ("gone", 0): 7}
+    write_positions(str(data), StreamPositions("dashboard", NOON, offsets))
+    lines = [line.split() for line in run("describe", data).decode().splitlines()[-3:]]
+    assert [line[:5] for line in lines] == [
+        ["dashboard", "events-0", "3", "5", "2"],
+        ["dashboard", "events-1", "2", "2", "0"],
+        ["dashboard", "gone-0", "7", "-", "-"],
+    ]
+    assert lines[0][5] == "2013-06-01T12:00:00.000Z"
+    [stream] = json.loads(run("describe", data / "events", "--json"))["stream_positions"]
+    assert stream == {
+        "group": "dashboard",
+        "written_timestamp": NOON,
+        "partitions": [
+            {"topic": "events", "partition": 0, "position": 3, "log_end_offset": 5, "lag": 2},
+            {"topic": "events", "partition": 1, "position": 2, "log_end_offset": 2, "lag": 0},
+        ],
+        "error": None,
+    }
+    [stream] = json.loads(run("describe", data / "one", "--json"))["stream_positions"]
+    assert stream["partitions"] == []
+    assert b"dashboard" not in run("describe", data / "one")
+
+
+def test_positions_that_cannot_be_read_are_reported_and_hide_no_others(data: Path, run: Callable[..., bytes]) -> None:
+    for group in ("a", "c"):
+        write_positions(str(data), StreamPositions(group, NOON, {("one", 0): 0}))
+    directory = Path(f"{data}.kstore-positions")
+    (directory / "b\n\x1b.json").write_text("{}")
+    *lines, last = run("describe", data / "one").decode().splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["a", "c"]
+    assert last.startswith(r"the positions of group b\x0a\x1b cannot be read: ")
+    assert "version is missing; remove it: the query writes a new one" in last
+    shutil.rmtree(directory)
+    directory.write_bytes(b"")
+    assert "the positions of streams cannot be read: " in run("describe", data).decode().splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["delete-records", "transactions", "retention", "legacy", "crash-damaged"])

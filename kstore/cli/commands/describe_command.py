@@ -22,6 +22,7 @@ from kstore.errors import ConfigError, CorruptRecordError, KStoreError, StorageE
 from kstore.files import checkpoint, load_files, names
 from kstore.files.follower_file import read_role
 from kstore.files.index_file import OffsetIndex, TimeIndex
+from kstore.files.stream_positions import StreamPositions, groups_with_positions, read_group
 from kstore.log.compaction.dirtiness import survey
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
@@ -36,6 +37,7 @@ _ABOUT = """\
 Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
 "size" is that of the log files in use. "on disk" is the space that everything takes, as du counts it: also indexes,
 snapshots and files that are deleted and not yet removed; for a directory also the loads that are staged next to it.
+For a streaming query of Spark with the option groupId it shows the positions and the lag behind the log end.
 Changes nothing; a broker or a store may be writing to the directory. A segment's codec is that of its first batch,
 unless --codecs is given."""
 _EXAMPLES = """examples:
@@ -63,6 +65,7 @@ def run(arguments: list[str]) -> int:
     if parsed.svg:
         print(_picture(place, parsed.path), end="")
         return 0
+    streams = _streams(place.root)  # read before the log ends, so that no position is above one
     partitions = []
     meter = Meter()
     disk, topics = Usage(), dict[str, Usage]()
@@ -80,6 +83,7 @@ def run(arguments: list[str]) -> int:
         disk.add(meter.rest(place.root, [entry.path for entry in place.entries]))
     load = _pending_load(place.root)
     follows, role = _role(place.root)
+    _add_lags(streams, partitions, is_whole=place.topic is None)
     if parsed.json:
         shown = {
             "path": place.root,
@@ -89,12 +93,15 @@ def run(arguments: list[str]) -> int:
             "disk": disk.to_json(),
             "passed_over": place.passed_over,
             "pending_load": load,
+            "stream_positions": streams,
         }
         print(json.dumps(shown, indent=2))
     elif place.partition is not None and partitions:
         _show_one(partitions[0], disk, every_batch=parsed.codecs)
     else:
         _show_all(place, partitions, disk, every_batch=parsed.codecs)
+    if not parsed.json:
+        _show_streams(streams)
     if role is not None and not parsed.json:
         print(escaped(role))
     if load is not None and not parsed.json:
@@ -166,6 +173,47 @@ def _role(root: str) -> tuple[list[str] | None, str | None]:
     except StorageError as error:
         return None, str(error)
     return (None, None) if role is None else (list(role.source), str(role))
+
+
+def _streams(root: str) -> list[dict[str, Any]]:
+    """Return the positions of each streaming group, or why they cannot be read, under stable names."""
+    try:
+        groups = groups_with_positions(root)
+    except StorageError as error:
+        return [_stream(None, error=str(error))]
+    found = []
+    for group in groups:
+        try:
+            positions = read_group(root, group)
+        except StorageError as error:
+            found.append(_stream(group, error=str(error)))
+        else:
+            found += [] if positions is None else [_stream(group, positions)]
+    return found
+
+
+def _stream(group: str | None, positions: StreamPositions | None = None, error: str | None = None) -> dict[str, Any]:
+    offsets = {} if positions is None else positions.offsets
+    return {
+        "group": group,
+        "written_timestamp": None if positions is None else positions.written_ms,
+        "partitions": [
+            {"topic": topic, "partition": number, "position": position}
+            for (topic, number), position in sorted(offsets.items())
+        ],
+        "error": error,
+    }
+
+
+def _add_lags(streams: list[dict[str, Any]], partitions: list[dict[str, Any]], *, is_whole: bool) -> None:
+    """Add the log ends and the lags; keep only the positions in `partitions` unless these are the whole directory."""
+    ends = {(facts["topic"], facts["partition"]): facts.get("log_end_offset") for facts in partitions}
+    for stream in streams:
+        kept = [each for each in stream["partitions"] if is_whole or (each["topic"], each["partition"]) in ends]
+        for each in kept:
+            end = each["log_end_offset"] = ends.get((each["topic"], each["partition"]))
+            each["lag"] = None if end is None else end - each["position"]
+        stream["partitions"] = kept
 
 
 def _settled(entry: Entry, *, every_batch: bool) -> dict[str, Any] | None:
@@ -324,6 +372,27 @@ def _show_all(place: command_paths.Place, partitions: list[dict[str, Any]], disk
             print(output.painted(escaped(f"{facts['topic']}-{facts['partition']}: {facts['warning']}"), "yellow"))
     for path in place.passed_over:
         print(f"passed over, it is no partition: {escaped(path)}")
+
+
+def _show_streams(streams: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            escaped(stream["group"]),
+            f"{each['topic']}-{each['partition']}",
+            each["position"],
+            *("-" if each[name] is None else each[name] for name in ("log_end_offset", "lag")),
+            command_times.show(stream["written_timestamp"]),
+        )
+        for stream in streams
+        for each in stream["partitions"]
+    ]
+    if rows:
+        print()
+        output.columns(["stream's group", "partition", "position", "log end", "lag", "written"], rows)
+    for stream in streams:
+        if stream["error"] is not None:
+            whose = "streams" if stream["group"] is None else f"group {stream['group']}"
+            print(output.painted(escaped(f"the positions of {whose} cannot be read: {stream['error']}"), "yellow"))
 
 
 def _show_one(facts: dict[str, Any], disk: Usage, *, every_batch: bool) -> None:
