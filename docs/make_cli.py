@@ -90,8 +90,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "the log files in use, `on disk` that of all files, as `du` counts it. `first codecs` are those of each "
         "segment's first batch; with `--codecs` all batch headers are read. With `--svg` the command prints a picture "
         "of one partition: its segments, and how the two indexes of one of them lead into its `.log` file, as in "
-        "[log.svg](log.svg) (`kstore describe data/orders-0 --svg > orders-0.svg`). The positions and the lag of Spark's "
-        "streaming queries with `groupId` follow the partitions ([streams](spark.md#streams)).",
+        "[log.svg](log.svg) (`kstore describe data/orders-0 --svg > orders-0.svg`). The positions of Spark's "
+        "streaming queries with `groupId`, and their lag, follow the partitions ([lag](spark.md#lag-and-positions)).",
         "$ kstore describe data",
         "$ kstore describe data/orders-0",
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 
 import kstore
 from kstore import spark as ks
+from kstore.files.stream_positions import read_positions
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS
+from kstore.spark.stream_options import STREAM_OPTIONS
 from tests.spark.spark_session import separate
 from tests.spark.spark_session import spark as spark
 from tests.test_examples import SPARK, Example, run
@@ -370,22 +373,41 @@ def test_a_view_in_sql_is_inserted_into(spark: Any, target: str) -> None:
 
 
 def test_the_examples_of_the_page_run_from_top_to_bottom(
-    spark: Any, frame: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, frame: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    has_limits = spark.version >= "4.2"  # of the micro-batches of Python's sources
+    if not has_limits:
+        text = text.partition("## Streams\n")[0]
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     # Spark's own processes are where they were started: a relative path would be another one there.
-    blocks = [block.replace("'data'", f"'{tmp_path}/data'").replace('"data"', f'"{tmp_path}/data"') for block in blocks]
-    exec("\n".join(block for block in blocks if "addArchive" not in block), {"spark": spark, "df": frame})
-    assert len(blocks) == 6  # what is shipped to executors is tried on a cluster, below
-    assert kept(str(tmp_path / "data")) == []
-    assert len(rows_of(spark, str(tmp_path / "data"), "events")) == 3001
+    blocks = [re.sub("([\"'])(data|checkpoints/[a-z-]+)\\1", rf"\1{tmp_path}/\2\1", block) for block in blocks]
+    names: dict[str, Any] = {"spark": spark, "df": frame}
+    exec("\n".join(block for block in blocks if "addArchive" not in block), names)
+    data = str(tmp_path / "data")
+    assert kept(data) == []
+    assert len(rows_of(spark, data, "events")) == 3001
+    if not has_limits:
+        return
+    assert len(blocks) == 9  # what is shipped to executors is tried on a cluster, below
+    assert len(rows_of(spark, data, "copies")) == 2 * 3001  # by the format, and by foreachBatch
+    printed = set[str]()
+    deadline = time.monotonic() + 60
+    while "events-0: 0 behind" not in printed and time.monotonic() < deadline:  # Spark tells listeners later
+        printed |= set(capsys.readouterr().out.splitlines())
+        time.sleep(0.01)
+    [positions] = read_positions(data)
+    assert positions.group == "copy"
+    assert sum(positions.offsets.values()) == 3001
+    spark.streams.removeListener(names["listener"])
+    assert {"events-0: 0 behind", "events-15: 0 behind"} <= printed
+    assert any(not line.endswith(" 0 behind") for line in printed), "a query that takes 2000 at a time is behind"
 
 
 def test_every_option_is_on_the_page() -> None:
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-    assert [name for name in (*READ_OPTIONS, *WRITE_OPTIONS) if f"`{name}`" not in text] == []
+    assert [name for name in (*READ_OPTIONS, *WRITE_OPTIONS, *STREAM_OPTIONS) if f"`{name}`" not in text] == []
 
 
 # --- on a cluster -----------------------------------------------------------------------------------------------------
