@@ -46,7 +46,7 @@ PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
-	@echo 'make demo-spark the flights through a Spark DataFrame into 16 partitions, and back'
+	@echo 'make demo-spark the flights through Spark into 16 partitions and back, and as streams'
 	@echo 'make quick     ruff and the tests of the core: formats, files, logs, stores; for the inner loop'
 	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes); TESTS=tests/log for a part'
 	@echo 'make bench     the speed tables, with peers, written into bench/results; under 15 minutes'

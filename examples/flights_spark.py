@@ -3,7 +3,8 @@
     make demo-spark                                 # or: python examples/flights_spark.py DIRECTORY
 
 The data are those of flights.py. They go into a Parquet file, from there through `ks.ingest` into a topic, twice under
-one transaction's name, and back through `ks.scan`; what Spark then says of each carrier is compared with pandas.
+one transaction's name, and back through `ks.scan`; what Spark then says of each carrier is compared with pandas. Then
+they arrive once more, as CSV files, and the streams of streams_spark.py take and count them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from flights import FLIGHTS, fetch_archive, read_flights, title
+import streams_spark
+from flights import FLIGHTS, Row, fetch_archive, read_flights, title
 from pyspark.sql import functions as F
 
 from kstore import spark as ks
@@ -31,6 +34,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tests.spark.spark_session import start
 
 PARTITIONS = 16
+FILES = 6  # of the stream
 SCHEMA = "carrier string, dep_delay double, distance double"
 
 
@@ -52,10 +56,13 @@ def main(directory: Path) -> None:
             pour(spark, source, root)
             found = ask(spark, root)
         compare(found, source)
+        with progress(spark):
+            stream(spark, rows, directory / "streams")
     finally:
         spark.stop()
     print(f"\n{time.perf_counter() - began:.0f} s in all; the topic is in {root}. Try:\n")
     print(f"  .venv/bin/kstore describe {root}")
+    print(f"  .venv/bin/kstore describe {directory / 'streams' / 'data'}      # with the position of the second stream")
     print(f"  .venv/bin/kstore cat {root}/flights-3 --from 2013-07-04 --max 3")
 
 
@@ -109,6 +116,20 @@ def compare(found: pd.DataFrame, source: Path) -> None:
     assert found["flights"].sum() == FLIGHTS
     print(found.sort_values("flights", ascending=False).head(5).to_string(index=False, float_format="{:,.1f}".format))
     print("pandas says the same of all carriers")
+
+
+def stream(spark: Any, rows: list[Row], directory: Path) -> None:
+    """Let the flights arrive in files of two months, and stop the streams in the middle."""
+    title("Streams: CSV files into a topic, and its flights per carrier and day into another one")
+    shutil.rmtree(directory, ignore_errors=True)
+    start_s = time.perf_counter()
+    flights = [
+        (carrier.decode(), json.loads(value)["distance"], datetime.fromtimestamp(ms / 1000, UTC))
+        for carrier, value, ms, _ in rows
+    ]
+    size = -(-len(flights) // FILES)
+    streams_spark.run(spark, directory, [flights[at : at + size] for at in range(0, len(flights), size)])
+    print(f"{time.perf_counter() - start_s:.2f} s")
 
 
 @contextlib.contextmanager

@@ -110,6 +110,7 @@ SECONDS = {
     "test_spark.py": 90,
     "test_spark_ingest.py": 30,
     "test_spark_speculation.py": 60,
+    "test_stream_example.py": 30,
     "test_store_processes.py": 45,
     "test_store_machine.py": 30,
     "test_testing_spark.py": 60,
