@@ -108,6 +108,7 @@ SECONDS = {
     "test_restore_damage.py": 30,
     "test_services.py": 30,
     "test_spark.py": 90,
+    "test_spark_connect.py": 60,
     "test_spark_ingest.py": 30,
     "test_spark_speculation.py": 60,
     "test_stream_example.py": 30,

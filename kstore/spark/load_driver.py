@@ -22,7 +22,7 @@ from kstore.files import load_files
 from kstore.spark.spark_options import COMMIT_TIMEOUT
 from kstore.spark.spark_rows import COLUMNS
 from kstore.spark.staging import MANIFEST, MANIFEST_FILE, partitions_of, stage, staging_directory
-from kstore.spark.workers import refuse_other_python
+from kstore.spark.workers import refuse_other_files, refuse_other_python
 from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Adopted, Manifest, Staged, Transaction, check_transaction
 from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
 from kstore.store.store import Store, loads_of
@@ -151,6 +151,7 @@ def ingest(
     config: Mapping[str, object] | None = None,
     staging_dir: str | os.PathLike[str] | None = None,
     commit_timeout: float = COMMIT_TIMEOUT,
+    shared_files: bool = False,
 ) -> Adopted:
     """Append a DataFrame or an RDD of rows to logs, exactly once with a `txn`.
 
@@ -172,6 +173,8 @@ def ingest(
         config: Kafka's settings for topics that the load creates.
         staging_dir: The directory in which tasks stage; `<root>.kstore-staging` if None.
         commit_timeout: Seconds to wait while another process holds the store.
+        shared_files: Whether a client of Spark Connect and its server have the same files at the same path. A load is
+            planned and committed in the client's process, and is refused otherwise. Other sessions do not need it.
 
     Returns:
         The offsets of the new records.
@@ -179,7 +182,8 @@ def ingest(
     Raises:
         LogLockedError: If another process still holds the store. The staged files are kept, and the error has their
             `manifest` for a later `commit`. After other errors the staged files are deleted.
-        ConfigError: If arguments or columns do not fit, or Spark's local workers cannot import kstore.
+        ConfigError: If arguments or columns do not fit, Spark's local workers cannot import kstore, or the session is
+            one of Spark Connect and `shared_files` is false.
         TypeError: If `data` is neither a DataFrame nor an RDD.
         KStoreError: Any other error of `stage` and `commit`.
 
@@ -191,6 +195,8 @@ def ingest(
         True
     """
     application, version = check_transaction(txn)
+    instead = 'df.write.format("kstore")'
+    refuse_other_files(data, shared_files, what="ks.ingest plans and commits a load", instead=instead)
     made = stage(
         root,
         topic=topic,

@@ -30,7 +30,7 @@ from kstore.files import checkpoint
 from kstore.log.log import Log
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
 from kstore.spark.spark_options import Range, ReadOptions
-from kstore.spark.workers import refuse_other_python
+from kstore.spark.workers import refuse_lost_path, refuse_other_files, refuse_other_python
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
@@ -100,7 +100,10 @@ class LogMarks:
 
 
 def directories(root: Roots) -> tuple[str, ...]:
-    """Return the log directories of `root`: a path, a `file:` URI, or several; raise `ConfigError` for others."""
+    """Return the log directories of `root`: a path, a `file:` URI, or several.
+
+    Raises `ConfigError` for others, and for a relative path in a directory that Spark deletes.
+    """
     paths = []
     for path_like in [root] if isinstance(root, str | os.PathLike) else list(root):
         path = arguments.path("a log directory's path", path_like)
@@ -109,6 +112,7 @@ def directories(root: Roots) -> tuple[str, ...]:
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
                 raise ConfigError(f"{path} is no path of a file system; logs are read and written where files are")
             path = unquote(parts.path)
+        refuse_lost_path(path)
         paths.append(os.path.abspath(path))
     if not paths:
         raise ConfigError("no log directory is given")
@@ -360,6 +364,7 @@ def scan(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
     isolation: Isolation = "read_uncommitted",
+    shared_files: bool = False,
 ) -> DataFrame:
     """Return a DataFrame with one row for each record, read as Arrow batches.
 
@@ -391,15 +396,19 @@ def scan(
             default), or "latest", which starts at the end.
         include_headers: Whether to add the column `headers`.
         fail_on_data_loss: If False, deleted records and missing partitions are skipped, and the logger `kstore` warns.
-        min_partitions: The least number of ranges: large partitions are cut into several. The number of cores if None.
+        min_partitions: The least number of ranges: large partitions are cut into several. If None, the number of cores;
+            a session of Spark Connect does not know it.
         max_records_per_partition: The most offsets that one task reads.
         isolation: "read_uncommitted" or "read_committed".
+        shared_files: Whether a client of Spark Connect and its server have the same files at the same path. A scan is
+            planned in the client's process, and is refused otherwise. Other sessions do not need it.
 
     Returns:
         The DataFrame.
 
     Raises:
-        ConfigError: If an argument is invalid, or Spark's local workers cannot import kstore.
+        ConfigError: If an argument is invalid, Spark's local workers cannot import kstore, or the session is one of
+            Spark Connect and `shared_files` is false.
         UnknownTopicOrPartitionError: If a topic or partition does not exist.
         OffsetOutOfRangeError: If an offset is not in the log.
         StorageError: If a directory cannot be read.
@@ -430,6 +439,7 @@ def scan(
     }
     options = ReadOptions.parse({name: str(value) for name, value in arguments.items() if value is not None})
     optional.pyarrow("a scan", extra="spark")
+    refuse_other_files(spark, shared_files, what="ks.scan plans", instead='spark.read.format("kstore")')
     pieces = plan(root, options, min_partitions=_cores(spark))
     how = Scan(options.columns, options.isolation, options.fail_on_data_loss)
     schema = ddl(options.columns)

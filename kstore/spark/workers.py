@@ -1,7 +1,9 @@
-"""Checks before a job that the Python of Spark's local workers has kstore.
+"""Checks before a job: that the Python of Spark's local workers has kstore, and that they have the driver's files.
 
 Without `PYSPARK_PYTHON`, Spark runs the first `python3` on the PATH. If the driver's virtual environment is not
-activated, this is another Python, and each task fails with "No module named 'kstore'".
+activated, this is another Python, and each task fails with "No module named 'kstore'". A client of Spark Connect runs
+what is the driver's part elsewhere, and may be on another machine than the server and its tasks; and the server's
+Python processes work in a temporary directory for each session.
 """
 
 from __future__ import annotations
@@ -16,6 +18,35 @@ from typing import Any
 from kstore.errors import ConfigError
 
 _PATIENCE_S = 30
+_CONNECT = "pyspark.sql.connect."
+
+
+def refuse_other_files(owner: Any, shared_files: bool, *, what: str, instead: str) -> None:
+    """Raise `ConfigError` for a session of Spark Connect unless its client and its server share the files.
+
+    `owner` is a session or a DataFrame. `what` names the call and what it does in this process, and `instead` the call
+    that does it on the server.
+    """
+    if shared_files or not any(base.__module__.startswith(_CONNECT) for base in type(owner).__mro__):
+        return
+    raise ConfigError(
+        f"this is a session of Spark Connect, and {what} in the process of the client: the tasks of the server may "
+        f"have other files at the same path. Use {instead}, for which the server does that; or pass shared_files=True "
+        f"if client and server have the same files at the same path"
+    )
+
+
+def refuse_lost_path(path: str) -> None:
+    """Raise `ConfigError` for a relative path if Spark has made the working directory, and will delete it.
+
+    In its Python processes, Spark names a session whose files it keeps apart by this variable.
+    """
+    if os.path.isabs(path) or os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") == "default":
+        return
+    raise ConfigError(
+        f"{path!r} is relative to {os.getcwd()}, a directory that Spark has made for a session of Spark Connect and "
+        f"deletes when it stops: give an absolute path"
+    )
 
 
 def refuse_other_python(spark: Any) -> None:
