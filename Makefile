@@ -42,13 +42,14 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs site plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
+.PHONY: help demo demo-spark test spark-versions quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs site plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
 	@echo 'make demo-spark the flights through Spark into 16 partitions and back, and as streams'
 	@echo 'make quick     ruff and the tests of the core: formats, files, logs, stores; for the inner loop'
 	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes); TESTS=tests/log for a part'
+	@echo 'make spark-versions  the tests that run Spark, with PySpark $(SPARK_VERSIONS); they take minutes each'
 	@echo 'make bench     the speed tables, with peers, written into bench/results; under 15 minutes'
 	@echo 'make bench-all the other tables (of both: BENCH="-k append" for a part, which is printed only)'
 	@echo 'make instructions  instructions of the hot paths beside the known ones (needs valgrind);'
@@ -102,6 +103,20 @@ demo-spark: $(VENV)/.test-tools
 
 test: lint jvm
 	$(stopped) $(BIN)/pytest $(PARALLEL) -m 'not slow' -o cache_dir=build/test/cache $(TESTS)
+
+# The tests that run Spark with older versions of PySpark: each has an environment, which finds all else in $(VENV).
+SPARK_VERSIONS ?= 4.2 4.1 4.0
+spark-versions: $(SPARK_VERSIONS:%=build/spark/%/.created)
+	for version in $(SPARK_VERSIONS); do \
+		$(stopped) build/spark/$$version/bin/python -m pytest $(PARALLEL) -m spark -o cache_dir=build/spark/$$version/cache $(TESTS) || exit 1; \
+	done
+
+purelib = $$($(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+build/spark/%/.created: | $(VENV)/.test-tools
+	$(BIN)/python -m venv --clear $(@D)
+	echo "import site; site.addsitedir('$(call purelib,$(BIN))')" >$(call purelib,$(@D)/bin)/kstore-tests.pth
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install 'pyspark==$*.*'
+	@touch $@
 
 # For the inner loop: what a change of the core breaks first, with few examples of each random test. SLOW is left to make test.
 QUICK := codec columns config files golden log store promises/test_machine.py

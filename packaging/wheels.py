@@ -3,13 +3,15 @@
 zig compiles for glibc 2.28 and for processors without extensions, so that one machine makes the wheels of both
 architectures. lz4 and zstd are linked in (fetch_codecs.py). Each wheel is installed with its dependencies into an
 environment of its own, where its own tests run. qemu-user runs those of the other architecture, and those of x86-64
-once more on a processor without AVX.
+once more on a processor without AVX. The wheel of the running Python is tested in Spark, too, where that Python has
+PySpark.
 
 Other Pythons than the running one come from Maven Central, unless build/pythons/<version>-<machine>/bin has them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -17,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 import tomllib
@@ -41,6 +44,7 @@ JARS = {"3.11": "3.11.3-1.5.9", "3.12": "3.12.1-1.5.10", "3.13": "3.13.0-1.5.11"
 # The oldest processor that NumPy's wheels start on.
 OLD_PROCESSOR = "Nehalem"
 TESTS = ["-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--pyargs", "kstore.testing.test_installed"]
+SPARK_TESTS = [*TESTS[:-1], "kstore.testing.test_installed_spark"]
 
 
 def run(*command: str | Path, **environment: str) -> None:
@@ -134,6 +138,15 @@ def check(wheel: Path) -> None:
             raise SystemExit(f"{wheel.name}: {sbom}: {error}")
 
 
+def add_packages(python: Path) -> None:
+    """Let an environment find the packages of the running Python, after its own: PySpark takes long to install.
+
+    Their .pth files have no effect there, so the running Python's editable install of kstore is not found.
+    """
+    (packages,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    (packages / "more.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+
+
 def test(wheel: Path, version: str, machine: str) -> str:
     """Install the wheel as a user does and run its tests; return where they ran."""
     python = python_of(version, machine)
@@ -141,10 +154,15 @@ def test(wheel: Path, version: str, machine: str) -> str:
     if machine == platform.machine():
         python = environment(python, "installed", wheel, "pytest")
         run(python, *TESTS)
-        if machine != "x86_64" or not emulator:
-            return "tested"
-        run(emulator, "-cpu", OLD_PROCESSOR, python, *TESTS)
-        return f"tested, on {OLD_PROCESSOR} too"
+        where = "tested"
+        if machine == "x86_64" and emulator:
+            run(emulator, "-cpu", OLD_PROCESSOR, python, *TESTS)
+            where += f", on {OLD_PROCESSOR} too"
+        if f"{version}-{machine}" == HERE and importlib.util.find_spec("pyspark") and shutil.which("java"):
+            add_packages(python)
+            run(python, *SPARK_TESTS)
+            where += ", and in Spark"
+        return where
     if not emulator or not python:
         return f"not tested: no {'Python' if emulator else f'qemu-{machine}-static'}"
     shutil.rmtree(BUILD / "installed", ignore_errors=True)

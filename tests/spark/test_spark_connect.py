@@ -148,6 +148,45 @@ def test_a_client_that_shares_the_files_loads_once_and_scans(spark: Any, frame: 
     assert sorted((row.key, row.value) for row in scan.collect()) == sorted(ROWS)
 
 
+def stream(spark: Any, source: object, target: object, checkpoint: Path, **options: object) -> Any:
+    """A query from topic `t` of one store into topic `t` of another, which ends with what is there; started."""
+    reader = spark.readStream.format("kstore").option("subscribe", "t").option("startingOffsets", "earliest")
+    rows = reader.options(**{name: str(value) for name, value in options.items()}).load(str(source))
+    writer = rows.select("key", "value").writeStream.format("kstore").option("topic", "t").option("partitions", 2)
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    return writer.start(str(target))
+
+
+def test_a_stream_goes_through_the_server_once(spark: Any, frame: Any, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    save(frame, source, partitions=2)
+    for _ in range(2):
+        query = stream(spark, source, target, tmp_path / "checkpoint", maxOffsetsPerTrigger=60)
+        assert query.awaitTermination(PATIENCE_S)
+        assert query.exception() is None
+    assert records(target) == sorted(ROWS)
+    save(frame, source)
+    assert stream(spark, source, target, tmp_path / "checkpoint").awaitTermination(PATIENCE_S)
+    assert records(target) == sorted(ROWS * 2)
+
+
+def test_wrong_options_of_a_stream_are_refused_with_the_reason(spark: Any, frame: Any, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    save(frame, root, partitions=2)
+
+    def why(source: object = root, target: object = tmp_path / "target", **options: object) -> str:
+        query = stream(spark, source, target, tmp_path / f"checkpoint {source} {options}".replace("/", "-"), **options)
+        with pytest.raises(Exception) as refused:
+            query.awaitTermination(PATIENCE_S)
+        return str(refused.value)
+
+    assert re.search("ConfigError.*maxOffsetsPerTrigger", why(maxOffsetsPerTrigger="many"))
+    assert re.search("ConfigError.*endingOffsets", why(endingOffsets="latest"))
+    assert re.search("ConfigError: 'data' is relative to", why(source="data"))
+    assert re.search("ConfigError: 'copy' is relative to", why(target="copy"))
+    assert not (tmp_path / "target").exists()
+
+
 def test_the_partition_of_a_key_is_a_column_there_too(frame: Any) -> None:
     rows = frame.select("key", ks.partition_of("key", 16).alias("partition")).collect()
     assert [row.partition for row in rows] == [partition_of(row.key, 16) for row in rows]
