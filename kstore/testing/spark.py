@@ -31,8 +31,8 @@ SETTINGS = {
 def session(directory: str | os.PathLike[str]) -> Iterator[SparkSession]:
     """Start a session with two cores and with its warehouse in `directory`, and stop it at the end.
 
-    A session that is active already is used instead, and is not stopped. Spark needs Java 17 or newer. Raises
-    `ConfigError` without PySpark.
+    A session that is active already is used instead, and is not stopped. If Spark does not find the format by itself,
+    as in an editable install, it is registered. Spark needs Java 17 or newer. Raises `ConfigError` without PySpark.
     """
     sql = optional.pyspark("a Spark session", "pyspark.sql")
     active = sql.SparkSession.getActiveSession()
