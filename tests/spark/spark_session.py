@@ -23,6 +23,13 @@ from typing import Any
 
 import pytest
 
+from kstore.spark.stream_sink import HAS_ARROW_SINK
+from kstore.spark.stream_source import HAS_LIMITS
+
+# For `make spark-versions`: what a version before that of make test cannot do.
+limits_batches = pytest.mark.skipif(not HAS_LIMITS, reason="limits of a micro-batch need PySpark 4.2")
+streams_into_logs = pytest.mark.skipif(not HAS_ARROW_SINK, reason="a stream into logs needs PySpark 4.1")
+
 OLDEST_JAVA = 17
 
 SETTINGS = {

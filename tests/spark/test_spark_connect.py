@@ -18,10 +18,9 @@ import pytest
 
 import kstore
 from kstore import spark as ks
-from kstore.spark.stream_sink import HAS_ARROW_SINK
 from kstore.spark.stream_source import HAS_LIMITS
 from kstore.store.topics._partitioner import partition_of
-from tests.spark.spark_session import SETTINGS, environment
+from tests.spark.spark_session import SETTINGS, environment, streams_into_logs
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +32,6 @@ SERVER = {
     "spark.connect.grpc.binding.port": "0",
 }
 LIMIT = {"maxOffsetsPerTrigger": 60} if HAS_LIMITS else {}
-into_logs = pytest.mark.skipif(not HAS_ARROW_SINK, reason="a stream into logs needs PySpark 4.1")
 ROWS = [(b"k%d" % i, b"v%d" % i) for i in range(100)]
 
 
@@ -161,7 +159,7 @@ def stream(spark: Any, source: object, target: object, checkpoint: Path, **optio
     return writer.start(str(target))
 
 
-@into_logs
+@streams_into_logs
 def test_a_stream_goes_through_the_server_once(spark: Any, frame: Any, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     for times in (1, 2):
@@ -171,7 +169,7 @@ def test_a_stream_goes_through_the_server_once(spark: Any, frame: Any, tmp_path:
         assert records(target) == sorted(ROWS * times)
 
 
-@into_logs
+@streams_into_logs
 def test_wrong_options_of_a_stream_are_refused_with_the_reason(spark: Any, frame: Any, tmp_path: Path) -> None:
     root, target = tmp_path / "data", tmp_path / "target"
     save(frame, root, partitions=2)

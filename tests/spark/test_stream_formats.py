@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from kstore import Store
 from kstore.errors import ConfigError
 from kstore.spark import stream_sink, stream_source
 from kstore.spark.datasource import KStoreSource
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark has it from 4.2 on")
+ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
 
 RECORD = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 

@@ -12,6 +12,7 @@ import pytest
 
 from kstore import Store
 from kstore.files.stream_positions import read_positions
+from tests.spark.spark_session import limits_batches, streams_into_logs
 from tests.spark.spark_session import spark as spark
 
 pytestmark = pytest.mark.spark
@@ -60,6 +61,7 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@limits_batches
 def test_a_stream_takes_each_record_to_the_sink_once_in_limited_batches(spark: Any, root: str, tmp_path: Path) -> None:
     frame = source(spark, root, maxOffsetsPerTrigger=30, groupId="watched").select("key", "value")
     query = run(frame, root, tmp_path / "cp")
@@ -78,8 +80,12 @@ def test_a_stream_takes_each_record_to_the_sink_once_in_limited_batches(spark: A
     assert len(records(root)) == 101
 
 
+@streams_into_logs
 def test_a_batch_that_spark_commits_again_changes_nothing(spark: Any, root: str, tmp_path: Path) -> None:
-    frame = source(spark, root, maxOffsetsPerTrigger=60).select("key", "value")
+    frame = source(spark, root).select("key", "value")
+    run(frame, root, tmp_path / "cp")
+    with Store.open(root, background=False) as store:
+        store.append_columns("t", [b"more"], keys=[b"more"])
     run(frame, root, tmp_path / "cp")
     commits = tmp_path / "cp" / "commits"
     assert sorted(path.name for path in commits.glob("[0-9]*")) == ["0", "1"]
@@ -87,7 +93,7 @@ def test_a_batch_that_spark_commits_again_changes_nothing(spark: Any, root: str,
         (commits / name).unlink()
     run(frame, root, tmp_path / "cp")
     assert (commits / "1").exists()
-    assert len(records(root)) == 100
+    assert len(records(root)) == 101
     assert not list(Path(f"{root}.kstore-staging").iterdir())
 
 
@@ -108,6 +114,7 @@ def test_a_running_stream_takes_in_new_partitions_and_topics(spark: Any, root: s
     assert [(row["topic"], row["value"]) for row in new] == [("t", b"in a new partition"), ("u", b"in a new topic")]
 
 
+@limits_batches
 def test_the_trigger_once_reads_everything_whatever_the_limit(spark: Any, root: str, tmp_path: Path) -> None:
     frame = source(spark, root, maxOffsetsPerTrigger=7, columns="offset,partition")
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).trigger(once=True)
@@ -123,6 +130,7 @@ def test_the_error_of_a_bad_source_is_that_of_the_query(spark: Any, root: str, t
         query.awaitTermination(PATIENCE_S)
 
 
+@streams_into_logs
 def test_the_output_modes_complete_and_update_are_refused(spark: Any, root: str, tmp_path: Path) -> None:
     frame = source(spark, root).selectExpr("CAST(key AS STRING) AS value").groupBy("value").count().select("value")
     with pytest.raises(Exception, match=r'outputMode\("complete"\) is not for logs'):
