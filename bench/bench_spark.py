@@ -6,8 +6,8 @@ Python, is compiled by the JVM before any of them begins: else the first one wou
 Contestants that handle one Python object a row get a tenth of the rows. For each question there is a second one that
 counts processor seconds: of this process, the JVM, the Python workers and, where it works, the broker.
 
-The rows about Kafka need `make jvm` and Spark's connector, which Maven fetches: Spark's newest there is 4.2.0, and it
-runs in 4.3. They say what is missing otherwise.
+The rows about Kafka need `make jvm`, which fetches Spark's connector too: its newest is 4.2.0, and it runs in 4.3. They
+say what is missing otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -35,7 +34,8 @@ from kstore import spark as ks
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tests.kafka.kafka_broker import CLASS_PATH, Machine
-from tests.kafka.kafka_jvm import JavaSide, command, why_missing
+from tests.kafka.kafka_jvm import JavaSide, command
+from tests.spark import spark_kafka
 from tests.spark.spark_session import start
 
 ROWS, PARTITIONS, ROUNDS = scaled(5_000_000), 16, 3
@@ -52,13 +52,6 @@ SCAN = {
 COMMIT = Question("commit of 64 staged files, 5 M rows", "time", limit=0.3)
 MEMORY = Question("memory of a Python worker, the most it had", "memory", limit=256 * MIB)
 COLUMNS = {"7 columns": None, "key and value": ("key", "value")}
-
-CONNECTOR = {  # the token provider's own 4.2.0 is not everywhere, and nothing of it but a class of settings is used
-    "org.apache.spark:spark-sql-kafka-0-10_2.13": "4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13": "4.0.0",
-    "org.apache.kafka:kafka-clients": "3.9.2",
-    "org.apache.commons:commons-pool2": "2.12.0",
-}
 
 
 class FastMachine(Machine):
@@ -143,39 +136,16 @@ def contest(
     report(Question(f"{question.text}: processor time of a row", "time"), name, spent[1:] or spent, operations=rows)
 
 
-def connector() -> str | None:
-    """The jars of Spark's Kafka connector, fetched by Maven; None where they cannot be had."""
-    if why_missing(CLASS_PATH) is not None or shutil.which("mvn") is None:
-        return None
-    place = Path(__file__).parent.parent / "build" / "spark-kafka"
-    place.mkdir(parents=True, exist_ok=True)
-    nothing_more = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-    wanted = "".join(
-        f"<dependency><groupId>{name.split(':')[0]}</groupId><artifactId>{name.split(':')[1]}</artifactId>"
-        f"<version>{version}</version>{nothing_more}</dependency>"
-        for name, version in CONNECTOR.items()
-    )
-    (place / "pom.xml").write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>bench</groupId>'
-        f"<artifactId>bench</artifactId><version>1</version><dependencies>{wanted}</dependencies></project>"
-    )
-    fetch = ["mvn", "-B", "-q", "-f", place / "pom.xml", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-    if len(list(place.glob("jars/*.jar"))) < len(CONNECTOR):
-        subprocess.run(fetch, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    jars = [str(jar) for jar in place.glob("jars/*.jar")]
-    return ",".join(jars) if len(jars) >= len(CONNECTOR) else None
-
-
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    jars = connector()
+    jars = spark_kafka.jars()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import a benchmark
     session = start(
         "local[2]",
         spark_driver_memory="4g",
         spark_driver_extraJavaOptions="-XX:+UseParallelGC",
         spark_sql_files_openCostInBytes=str(128 * MIB),  # a file is a task
-        **({} if jars is None else {"spark_jars": jars}),
+        **({"spark_jars": jars} if jars else {}),
     )
     yield session
     session.stop()
@@ -204,8 +174,8 @@ def frame(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    missing = why_missing(CLASS_PATH) or ("no connector of Spark's: Maven has not found it" if not connector() else "")
-    if missing:
+    missing = spark_kafka.why_missing()
+    if missing is not None:
         pytest.skip(missing)
     machine = FastMachine(tmp_path_factory.mktemp("machine"))
     settings = {"broker_session_timeout_ms": 60_000, "num_network_threads": 2, "num_io_threads": 4}

@@ -110,6 +110,7 @@ SECONDS = {
     "test_spark.py": 90,
     "test_spark_connect.py": 60,
     "test_spark_ingest.py": 30,
+    "test_spark_kafka_source.py": 30,
     "test_spark_speculation.py": 60,
     "test_stream_example.py": 30,
     "test_store_processes.py": 45,
