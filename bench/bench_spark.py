@@ -1,47 +1,45 @@
 """Spark: DataFrames into logs and logs into DataFrames, with Spark's Kafka connector and a broker beside it.
 
-One Spark of two tasks in this process, its heap large. What all contestants share, reading the rows and handing them to
-Python, is compiled by the JVM before any of them begins: else the first one would pay for it. Workloads by name:
+Workloads by name:
   keyed-100 in 16   16-byte keys, random, and 100-byte values; 5,000,000 rows, 16 partitions; from uncompressed Parquet
 Contestants that handle one Python object a row get a tenth of the rows. For each question there is a second one that
 counts processor seconds: of this process, the JVM, the Python workers and, where it works, the broker.
-
-The rows about Kafka need `make jvm`, which fetches Spark's connector too: its newest is 4.2.0, and it runs in 4.3. They
-say what is missing otherwise.
+spark_common.py says what the rows about Kafka need.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from common import MIB, Question, measure, report, scaled, settle
-from pyspark import cloudpickle
 from pytest_benchmark.fixture import BenchmarkFixture
+from spark_common import (
+    KAFKA,
+    PARTITIONS,
+    ROUNDS,
+    below,
+    cluster,
+    contest,
+    drained,
+    fresh,
+    session,
+    to_nowhere,
+    warm_up,
+    write_parquet,
+)
 
 import kstore
 from kstore import spark as ks
 
-sys.path.append(str(Path(__file__).parents[1]))
-from tests.kafka.kafka_broker import CLASS_PATH, Machine
-from tests.kafka.kafka_jvm import JavaSide, command
-from tests.spark import spark_kafka
-from tests.spark.spark_session import start
-
-ROWS, PARTITIONS, ROUNDS = scaled(5_000_000), 16, 3
+ROWS = scaled(5_000_000)
 FEW = max(ROWS // 10, 1)
-WARM_UPS = 4
-DRAIN, OBJECTS, KAFKA, READY = "mapInArrow that does nothing", "an object a row", "Spark's Kafka", "ready-made batches"
+DRAIN, OBJECTS, READY = "mapInArrow that does nothing", "an object a row", "ready-made batches"
 
 INGEST = Question("ingest of 5 M rows into 16 partitions", against=((DRAIN, 0.7), (OBJECTS, 8), (f"{KAFKA} sink", 2)))
 WRITE = Question('write.format("kstore") of the same rows', against=(("ks.ingest", 0.8),))
@@ -54,135 +52,24 @@ MEMORY = Question("memory of a Python worker, the most it had", "memory", limit=
 COLUMNS = {"7 columns": None, "key and value": ("key", "value")}
 
 
-class FastMachine(Machine):
-    """A broker's process with room and a compiler that takes its time, unlike that of the tests."""
-
-    @property
-    def java(self) -> JavaSide:
-        if self._java is None:
-            run = command("kstore.oracle.Broker", heap="1g", quick=False, classpath=CLASS_PATH)
-            self._java = JavaSide(run, self.directory)
-        return self._java
-
-
-class Meter:
-    """Counts processor seconds of this process and all below it; a process that ends meanwhile counts as last seen."""
-
-    def __init__(self) -> None:
-        self._ticks: dict[tuple[int, str], int] = {}
-        self._over = threading.Event()
-
-    def __enter__(self) -> Meter:
-        self._look()
-        self._before = dict(self._ticks)
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._watcher.join()
-        self._look()
-
-    @property
-    def seconds(self) -> float:
-        ticks = sum(now - self._before.get(each, 0) for each, now in self._ticks.items())
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.25):
-            self._look()
-
-    def _look(self) -> None:
-        parents: dict[int, int] = {}
-        found: dict[int, tuple[str, int]] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                    parents[int(entry.name)] = int(fields[1])
-                    found[int(entry.name)] = (fields[19], int(fields[11]) + int(fields[12]))
-        for pid in below(parents):
-            began, ticks = found[pid]
-            self._ticks[pid, began] = ticks
-
-
-def below(parents: dict[int, int]) -> set[int]:
-    """This process and its descendants."""
-    found = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def contest(
-    benchmark: BenchmarkFixture,
-    question: Question,
-    name: str,
-    function: Callable[..., Any],
-    rows: int,
-    setup: Callable[[], Any] | None = None,
-) -> None:
-    """Time a contestant, and count its processor seconds."""
-    spent: list[float] = []
-
-    def counted(*args: Any) -> Any:
-        with Meter() as meter:
-            answer = function(*args)
-        spent.append(meter.seconds)
-        return answer
-
-    measure(benchmark, question, name, counted, operations=rows, size_bytes=116 * rows, setup=setup, rounds=ROUNDS)
-    report(Question(f"{question.text}: processor time of a row", "time"), name, spent[1:] or spent, operations=rows)
-
-
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    jars = spark_kafka.jars()
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import a benchmark
-    session = start(
-        "local[2]",
-        spark_driver_memory="4g",
-        spark_driver_extraJavaOptions="-XX:+UseParallelGC",
-        spark_sql_files_openCostInBytes=str(128 * MIB),  # a file is a task
-        **({"spark_jars": jars} if jars else {}),
-    )
-    yield session
-    session.stop()
+    yield from session(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
 def frame(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The rows, in eight files of uncompressed Parquet."""
     place = tmp_path_factory.mktemp("parquet")
-    count = -(-ROWS // 8)
-    for number in range(8):
-        random = np.random.default_rng(number)
-        columns = {
-            name: pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(size), count, [None, pa.py_buffer(random.bytes(size * count))]
-            ).cast(pa.binary())
-            for name, size in (("key", 16), ("value", 100))
-        }
-        pq.write_table(pa.table(columns), place / f"{number}.parquet", compression="none", use_dictionary=False)
-    settle(place)
+    write_parquet(place, ROWS)
     found = spark.read.parquet(str(place))
-    for _ in range(WARM_UPS):
-        found.mapInArrow(drained, "n long").collect()
+    warm_up(found)
     return found
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    missing = spark_kafka.why_missing()
-    if missing is not None:
-        pytest.skip(missing)
-    machine = FastMachine(tmp_path_factory.mktemp("machine"))
-    settings = {"broker_session_timeout_ms": 60_000, "num_network_threads": 2, "num_io_threads": 4}
-    cluster = machine.make(tmp_path_factory.mktemp("kafka") / "broker", **settings)
-    with cluster.up():
-        yield cluster
-    machine.close()
+    yield from cluster(tmp_path_factory.mktemp("kafka"))
 
 
 @pytest.fixture(scope="module")
@@ -192,26 +79,6 @@ def root(frame: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ks.ingest(frame, path, topic="t", partitions=PARTITIONS)
     settle(path)
     return path
-
-
-def fresh(path: Path) -> Callable[[], Any]:
-    """A `setup` that gives a new directory, and removes the one before."""
-
-    def make() -> Any:
-        shutil.rmtree(path / "root", ignore_errors=True)
-        shutil.rmtree(path / "root.kstore-staging", ignore_errors=True)
-        return (path / "root",), {}
-
-    return make
-
-
-def drained(batches: Iterator[Any]) -> Iterator[Any]:
-    count = sum(batch.num_rows for batch in batches)
-    yield pa.record_batch([pa.array([count])], ["n"])
-
-
-def to_nowhere(frame: Any) -> None:
-    frame.write.format("noop").mode("overwrite").save()
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------

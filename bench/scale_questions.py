@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from many_segments import write_segments
+
 import kstore
 from kstore._core import crc32c
 from kstore.disk import fs
@@ -281,17 +283,11 @@ def open_log(meter: Meter, **settings: int) -> kstore.Log:
     return kstore.Log.open(f"{meter.directory}/t-0", clock=meter.clock, **settings)  # type: ignore[arg-type]
 
 
-def write_segments(size: int, meter: Meter) -> None:
-    """Write the files of so many segments, a record in each: to roll so often would take an hour."""
+def make_segments(size: int, meter: Meter) -> None:
+    """A log of so many segments, a record in each."""
     with kstore.Log.open(f"{meter.directory}/t-0", clock=meter.clock) as log:
         path = Path(log.path)
-    for name in path.glob("0*"):
-        name.unlink()
-    for offset in range(size):
-        data = kstore.encode_batch([(None, VALUE, START_MS + offset, None)], base_offset=offset)
-        (path / f"{offset:020}.log").write_bytes(data)
-        (path / f"{offset:020}.index").touch()
-        (path / f"{offset:020}.timeindex").write_bytes(struct.pack(">qi", START_MS + offset, 0))
+    write_segments(path, size, VALUE, START_MS)
 
 
 def use_segments(size: int, meter: Meter) -> None:
@@ -517,7 +513,7 @@ _ALL = (
         "One log of so many segments",
         "segments",
         (1, 10, 100, 1_000, 10_000, 100_000),
-        (write_segments, open_distrusted_log, use_segments, open_crashed_log, delete_half),
+        (make_segments, open_distrusted_log, use_segments, open_crashed_log, delete_half),
     ),
     Question(
         "records",

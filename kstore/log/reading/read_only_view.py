@@ -467,14 +467,14 @@ class ReadOnlyView:
         # On some file systems the inode numbers of a listing differ from those of `stat`.
         is_told = bool(now.bases) and fs.stat(now.paths[-1]).st_ino == now.files[-1]
         # The segment that was cut in place and all segments after it get new objects.
-        standing = now.bases if cut is None else now.bases[: max(bisect_right(now.bases, cut) - 1, 0)]
+        standing = len(now.bases) if cut is None else max(bisect_right(now.bases, cut) - 1, 0)
         before = {base: (file, item) for base, file, item in zip(old.bases, state.files, old.items, strict=True)}
         items = []
-        for base, file, path in zip(now.bases, now.files, now.paths, strict=True):
+        for number, (base, file, path) in enumerate(zip(now.bases, now.files, now.paths, strict=True)):
             known, segment = before.get(base, (None, None))
             # The active segment keeps its object until it is rolled.
             was_rolled = old.bases[-1:] == (base,) and base != now.bases[-1]
-            if segment is None or known != file or segment.path != path or was_rolled or base not in standing:
+            if segment is None or known != file or segment.path != path or was_rolled or number >= standing:
                 segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=now.actual)
                 segment.inode = file if is_told else None
             segment.is_active = base == now.bases[-1]

@@ -36,14 +36,17 @@ def list_segments(directory: str) -> Listing:
     """List the directory. Raises `StorageError` for a segment whose name does not have 20 digits."""
     inodes = _names(directory)
     unfinished = swap.find_leftovers(directory, inodes)
-    actual = {name: name for name in inodes if name not in set(unfinished.remove)}
+    actual = {name: name for name in inodes}
+    for name in unfinished.remove:
+        actual.pop(name, None)
     for name, final in unfinished.rename:
         actual.pop(name, None)
         actual[final] = name
     bases = []
     for name in actual:
-        parsed = names.parse_file_name(name)
-        if parsed is not None and parsed.kind == names.LOG and not parsed.state:
+        # Of possibly hundreds of thousands of names only those of log files are parsed.
+        parsed = names.parse_file_name(name) if name.endswith(names.LOG) else None
+        if parsed is not None:
             if str(parsed) != name:
                 reason = f"the name has not the 20 digits of {parsed}; kstore repair renames the file"
                 raise StorageError(errno.EINVAL, reason, os.path.join(directory, name))

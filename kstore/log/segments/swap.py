@@ -123,6 +123,8 @@ def leftovers(entries: Iterable[str], swap_next_offset: Callable[[str], int]) ->
 
 def find_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
     """Return the `leftovers` of the files in a directory."""
+    if not has_leftovers(entries):
+        return Leftovers((), ())
     return leftovers(entries, lambda name: _next_offset(f"{directory}/{name}", names.parse_offset(name) or 0))
 
 
@@ -134,7 +136,7 @@ def _next_offset(path: str, base_offset: int) -> int:
 
 def clear_leftovers(directory: str, entries: Iterable[str]) -> Leftovers:
     """Carry out and return what `leftovers` decides about the files in a directory."""
-    unfinished = find_leftovers(directory, entries) if has_leftovers(entries) else Leftovers((), ())
+    unfinished = find_leftovers(directory, entries)
     for name in unfinished.remove:
         fs.unlink(f"{directory}/{name}")
     for name, final in unfinished.rename:
