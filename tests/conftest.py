@@ -114,6 +114,7 @@ SECONDS = {
     "test_spark_speculation.py": 60,
     "test_stream_example.py": 30,
     "test_store_processes.py": 45,
+    "test_stream_crashes.py": 60,
     "test_store_machine.py": 30,
     "test_testing_spark.py": 60,
     "test_tutorials.py": 45,
