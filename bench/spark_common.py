@@ -10,8 +10,8 @@ say what is missing otherwise.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -177,12 +177,18 @@ def cluster(directory: Path) -> Iterator[Any]:
 
 
 def fresh(path: Path) -> Callable[[], Any]:
-    """A `setup` that gives a new directory, and removes the one before."""
+    """A `setup` that gives a new directory, and empties the files of the one before.
+
+    It deletes none: for minutes ext4 walks past each deleted inode when it makes a file, which takes ten times as long
+    after a thousand deletions as without them.
+    """
+    numbers = itertools.count()
 
     def make() -> Any:
-        shutil.rmtree(path / "root", ignore_errors=True)
-        shutil.rmtree(path / "root.kstore-staging", ignore_errors=True)
-        return (path / "root",), {}
+        for file in path.rglob("*"):
+            if file.is_file():
+                os.truncate(file, 0)
+        return (path / f"root-{next(numbers)}",), {}
 
     return make
 

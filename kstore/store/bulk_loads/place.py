@@ -27,6 +27,8 @@ from kstore.store.bulk_loads._rebase import rebase
 if TYPE_CHECKING:
     from kstore.log.writing.writer import Writer
 
+PIECE_BYTES = 1 << 20  # of a staged file that are appended at a time
+
 _PROBE = f"kstore-probe{names.DELETED}"
 
 
@@ -112,7 +114,10 @@ def make_ready_locked(writer: Writer, *, renames: bool) -> int:
     end = writer.log_end_offset
     if renames and (writer.appender.size > 0 or end > writer.active.base_offset):
         writer.roll_locked("explicit", end)
-    writer.housekeeping.flush(indexes=True)
+    if end > writer.segments.bases[0]:
+        writer.housekeeping.flush(indexes=True)
+    else:
+        writer.housekeeping.sync_names()  # a log without a record has only names to lose
     return end
 
 
@@ -137,17 +142,18 @@ def _place(staged: StagedSegment, segment: Segment) -> int:
 
 def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> None:
     """Append the share's batches from `start_offset` on, which is the log end offset, and flush."""
+    buffer = bytearray(min(PIECE_BYTES, max(staged.bytes for staged in share.segments)))
     for staged in share.segments:
         with closing(LogFile(staged.paths[0])) as file:
             at = staged.base_offset
-            for piece, _ in file.pieces(0, staged.bytes, piece_bytes=1 << 20):
-                batches = bytearray(piece)
+            for batches, _ in file.pieces(0, staged.bytes, buffer=buffer):
                 position = 0
                 while position < len(batches) and at < start_offset:
                     at += header.records_of(batches, position)
                     position += header.size_of(batches, position)
                 if position < len(batches):
-                    writer.append_locked(batches[position:] if position else batches)
+                    writer.append_locked(batches[position:])
+                    fs.start_writing(writer.active.file.fd)  # so that the flush waits less
     writer.housekeeping.flush()
 
 

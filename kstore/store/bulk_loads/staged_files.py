@@ -22,6 +22,7 @@ def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
     Removes only directories in one of the staging `areas`, and follows no symbolic link below the area.
     """
     jobs: dict[str, str] = {}
+    area_of: dict[str, str] = {}
 
     def remove(directory: str, area: str) -> None:
         try:
@@ -29,7 +30,6 @@ def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
         except KStoreError as error:
             logger.warning("%s: staged files stay behind: %s", directory, error)
 
-    area_of: dict[str, str] = {}
     for directory in directories:
         try:
             area = area_of[directory] = load_files.check_staged(directory, areas)
@@ -38,16 +38,8 @@ def remove_staged(directories: Iterable[str], areas: Sequence[str]) -> None:
             continue
         jobs[os.path.dirname(directory)] = area
     with Workers(THREADS, "kstore-adopt") as pool:
-        for directory, area in area_of.items():
-            try:
-                fs.refuse_links(directory, below=area)
-                partitions = [entry.path for entry in fs.scandir(directory) if entry.is_dir(follow_symlinks=False)]
-            except KStoreError:  # the directory no longer exists, or `remove` logs the error below
-                continue
-            for _ in pool.map(remove, partitions, [area] * len(partitions)):
-                pass
-    for directory, area in area_of.items():
-        remove(directory, area)
+        for _ in pool.map(remove, area_of, area_of.values()):
+            pass
     for job, area in sorted(jobs.items()):
         remove_job(job, area)
 
