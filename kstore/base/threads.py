@@ -170,12 +170,19 @@ class Workers:
             del task  # it holds the result
 
     def map(self, work: Callable[..., T], *items: Iterable[Any]) -> Iterator[T]:
-        """Yield the results in order; if the iteration ends early, cancel the tasks that have not started."""
-        tasks = [self.submit(partial(work, *arguments)) for arguments in zip(*items, strict=True)]
+        """Yield the results in order; if the iteration ends early, cancel the tasks that have not started.
+
+        A single task is done by the calling thread, during the iteration: to hand it over would take longer.
+        """
+        tasks: list[Task[T]] = [Task(partial(work, *arguments)) for arguments in zip(*items, strict=True)]
+        for task in tasks if len(tasks) > 1 else ():
+            self.queue(task)
         tasks.reverse()
 
         def results() -> Iterator[T]:
             try:
+                if len(tasks) == 1:
+                    tasks[0].run()
                 while tasks:
                     yield tasks.pop().wait()
             finally:

@@ -8,6 +8,7 @@ directory if it fails. Memory: the caller's rows, a copy of them as records, the
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -211,7 +212,8 @@ class Attempt:
             topic = pipelines.topic
             if not 0 <= partition < topic.partitions:
                 raise InvalidRecordError(f"partition {partition} of topic {topic.name}, which has {topic.partitions}")
-            fs.make_directories(self.directory)
+            if not fs.exists(self.directory):
+                self._make_directory()
             path = f"{self.directory}/{topic.name}-{partition}"
             fs.make_directory(path)  # `finish` makes it durable
             pipeline = pipelines.by_partition[partition] = _StagedPipeline(
@@ -223,6 +225,13 @@ class Attempt:
                 caution=self._caution,
             )
         return pipeline
+
+    def _make_directory(self) -> None:
+        """Make the attempt's directory and that of its job; `finish` makes them durable."""
+        job = os.path.dirname(self.directory)
+        fs.make_directories(os.path.dirname(job))
+        fs.make_directory(job)
+        fs.make_directory(self.directory)
 
     def finish(self) -> list[Staged]:
         """Sync everything to the disk; return the manifest rows, sorted by topic and partition."""
@@ -244,7 +253,9 @@ class Attempt:
         for segments in filled:
             segments.close()
         if filled:
-            fs.sync_directory(self.directory)
+            job = os.path.dirname(self.directory)
+            for directory in (self.directory, job, os.path.dirname(job)):
+                fs.sync_directory(directory)
         elif self._topics:
             self._remove()
         return staged

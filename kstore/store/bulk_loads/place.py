@@ -110,12 +110,15 @@ def look_at(directory: str, staged_base: int, size_bytes: int) -> StagedSegment:
 
 
 def make_ready_locked(writer: Writer, *, renames: bool) -> int:
-    """Flush the log, and for a rename roll to an empty active segment; return the log end offset."""
+    """Flush the log, and for a rename roll to an empty active segment; return the log end offset.
+
+    A rename raises the recovery point past the indexes, so these are flushed for it; appended batches leave it behind.
+    """
     end = writer.log_end_offset
     if renames and (writer.appender.size > 0 or end > writer.active.base_offset):
         writer.roll_locked("explicit", end)
     if end > writer.segments.bases[0]:
-        writer.housekeeping.flush(indexes=True)
+        writer.housekeeping.flush(indexes=renames)
     else:
         writer.housekeeping.sync_names()  # a log without a record has only names to lose
     return end
