@@ -177,6 +177,14 @@ def test_each_work_is_done_once_whichever_thread_does_it(limit: Limit, left: int
     assert len(done) == len(set(done))
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_single_task_is_done_by_the_calling_thread_and_two_are_not(limit: Limit, tasks: int) -> None:
+    limit.left = None
+    with Workers(4, "test") as workers:
+        doers = list(workers.map(lambda _: threading.get_ident(), range(tasks)))
+    assert (threading.get_ident() in doers) == (tasks == 1)
+
+
 @pytest.mark.usefixtures("limit")
 def test_work_that_no_interrupt_breaks_off_puts_off_ctrl_c_in_the_main_thread() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

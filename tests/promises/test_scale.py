@@ -302,6 +302,21 @@ def test_opening_a_log_makes_no_call_twice_for_a_file_name(tmp_path: Path, monke
         assert not [name for name in parsed if name.startswith("0")]
 
 
+def test_a_reader_parses_the_names_of_log_files_alone_and_once_after_a_roll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = Counter[str]()
+    real = names.parse_file_name
+    with kstore.Log.open(tmp_path / "t-0") as log, kstore.Log.open(tmp_path / "t-0", "r") as reader:
+        for _ in range(10):
+            log.append(b"v")
+            log.roll()
+        monkeypatch.setattr(names, "parse_file_name", lambda name: parsed.update((name,)) or real(name))
+        monkeypatch.setattr(names, "parse_offset", lambda name: parsed.update((name,)))
+        assert reader.log_end_offset == 10
+    assert parsed == {names.log_name(offset): 1 for offset in range(11)}
+
+
 def test_one_call_more_for_each_partition_that_is_there_would_be_found(tmp_path: Path) -> None:
     def comparing(path: Path, size: int) -> int:
         """As `creating_topics` was, which compared each name with all others: 300 calls a topic, and these."""
