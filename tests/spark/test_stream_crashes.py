@@ -5,6 +5,7 @@ Most tests need no Spark: `tests.support.microbatches` takes the steps of its dr
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -12,6 +13,9 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -24,6 +28,8 @@ from kstore import Store
 from kstore.files import load_files
 from kstore.tools.check.verify import verify
 from tests.conftest import BUDGET, SEED
+from tests.spark import spark_session
+from tests.support import microbatches
 from tests.support.faultfs import DATA_LOST, KEPT, LOST, NAMES_LOST, FaultFS, shuffled
 from tests.support.microbatches import Query, feed, live, live_apart, read, start
 
@@ -117,7 +123,7 @@ def test_a_process_of_spark_killed_alone_fails_the_query_and_a_restart_goes_on(t
     at = 0
     while True:
         feed(one.root, 4)
-        life = live_apart(one, victim, at)
+        life = live_apart(one, {victim: at})
         if life.code == 0:
             break
         assert f"the process of the {victim} ended: -9" in life.error
@@ -288,7 +294,7 @@ def test_random_lives_of_two_queries_lose_and_repeat_nothing(
         record_property(f"streams: {name}", count)
 
 
-EVENTS = ["fed", "killed", "killed", "torn", "task killed", "committer killed", "locked", "forgotten"]
+EVENTS = ["fed", "killed", "torn", "task killed", "committer killed", "abort killed", "locked", "forgotten"]
 
 
 def one_history(world: Path, rng: random.Random, lives: Counter[str]) -> None:
@@ -311,8 +317,9 @@ def one_history(world: Path, rng: random.Random, lives: Counter[str]) -> None:
             case "killed" | "torn":
                 life = live(one, at, torn=event == "torn")
                 assert life.code in (0, -signal.SIGKILL), (told, life.error)
-            case "task killed" | "committer killed":
-                life = live_apart(one, "task" if event == "task killed" else "commit", at)
+            case "task killed" | "committer killed" | "abort killed":
+                step = "commit" if event == "committer killed" else "task"
+                life = live_apart(one, {step: at} | ({"abort": at // 4} if event == "abort killed" else {}))
                 assert life.code == 0 or "ended: -9" in life.error, (told, life.error)
             case "locked":
                 with Store.open(root, background=False) as store:
@@ -336,3 +343,133 @@ def one_history(world: Path, rng: random.Random, lives: Counter[str]) -> None:
     except AssertionError as error:
         error.add_note("; ".join(told))
         raise
+
+
+DRIVER = """
+import os, sys
+os.environ["KSTORE_TEST_DRIVER"] = str(os.getpid())
+from tests.spark.spark_session import start
+root, checkpoint = sys.argv[1:]
+spark = start()
+stream = (
+    spark.readStream.format("kstore").option("subscribe", "in").option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", 8).load(root)
+    .selectExpr("key", "concat(cast('a:' as binary), value) as value")
+)
+print("started", flush=True)
+for _ in sys.stdin:
+    query = (
+        stream.writeStream.format("kstore").option("topic", "out").option("partitions", 2)
+        .option("checkpointLocation", checkpoint).trigger(availableNow=True).start(root)
+    )
+    try:
+        query.awaitTermination()
+        print("done", flush=True)
+    except Exception as error:
+        print("failed", str(error)[:2000].replace("\\n", " "), flush=True)
+"""
+
+
+class Driver:
+    """A driver of Spark in a process group of its own, which runs a query each time that it is told to."""
+
+    def __init__(self, world: Path, one: Query) -> None:
+        self.doom = world / "doom"
+        script = world / "driver.py"
+        script.write_text(DRIVER)
+        doomed = str(Path(microbatches.__file__).parent / "doomed")
+        given = os.environ | spark_session.environment()
+        with (world / "driver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, script, one.root, one.checkpoint],
+                env=given | {"PYTHONPATH": f"{doomed}:{given['PYTHONPATH']}", "KSTORE_TEST_DOOM": str(self.doom)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._answer() == "started", (world / "driver.log").read_text()[-8000:]
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def run(self, killed_after: float | None = None) -> str:
+        """Run the query: "done", "failed ...", or "" if the driver was killed."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("run\n")
+        self.process.stdin.flush()
+        timer = None if killed_after is None else threading.Timer(killed_after, self.kill)
+        if timer is not None:
+            timer.start()
+        answer = self._answer()
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+        return answer
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self.kill()
+        self.process.communicate()
+
+
+# The step, before which call, and whether the driver dies with the process that takes the step.
+TELLING: list[tuple[str, int | str, bool]] = [
+    ("write", "append", False),
+    ("commit", "append", False),  # the load is decided, and nothing of it is in the sink
+    ("latest", "end", False),
+    ("commit", "end", True),  # Spark has not noted the batch yet
+]
+
+
+@pytest.mark.spark
+def test_real_drivers_that_are_killed_and_restarted_lose_and_repeat_nothing(
+    tmp_path: Path, rng: random.Random, record_property: Callable[[str, object], None]
+) -> None:
+    one = query(tmp_path)
+    deaths = TELLING if BUDGET <= 1 else [random_death(rng) for _ in range(round(30 * BUDGET))]
+    driver = Driver(tmp_path, one)
+    told = []
+    try:
+        for number, (step, at, whole) in enumerate(deaths):
+            if number % 10 == 0:
+                feed(one.root, 40 if BUDGET > 1 else 8)
+            driver.doom.write_text(json.dumps({"step": step, "at": at, "whole": whole}))
+            answer = driver.run(rng.uniform(0, 4) if step == "any moment" else None)
+            told.append(f"{time.monotonic():.1f} {step} {at} {whole}: {answer[:300]}")
+            is_dead = not driver.doom.exists()
+            if step != "any moment":
+                assert is_dead == (answer != "done"), told
+                assert (answer == "") == (is_dead and whole), told
+            assert is_dead or BUDGET > 1
+            if answer == "":
+                driver.close()
+                driver = Driver(tmp_path, one)
+            if number % 10 == 9 or number == len(deaths) - 1:
+                driver.doom.unlink(missing_ok=True)
+                assert driver.run() == "done", told
+                check(one)
+        before = read(one.root, "out")
+        for path in one.commits.path.glob(f"*{one.commits.latest()}*"):  # the file and its checksum
+            path.unlink()
+        assert driver.run() == "done"
+        assert read(one.root, "out") == before
+        check_after(one)
+    except BaseException as error:
+        error.add_note("\n".join([(tmp_path / "doom.told").read_text(), *told]))
+        raise
+    finally:
+        driver.close()
+    print(*told, time.monotonic(), sep="\n")
+    record_property("streams: deaths of real processes", len(deaths))
+
+
+def random_death(rng: random.Random) -> tuple[str, int | str, bool]:
+    step = rng.choice(["latest", "pieces", "write", "commit", "commit", "any moment"])
+    at = "end" if rng.random() < 0.2 else int(rng.expovariate(1 / 25))
+    return step, at, rng.random() < 0.3

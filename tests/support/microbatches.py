@@ -12,9 +12,10 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -66,14 +67,21 @@ class Journal:
 
 
 class Fate:
-    """Ends this process, or stops it, before a call that changes something; notes which call it was.
+    """Ends this process, or stops it, before a call that changes something; writes to `told` which call it was.
 
     `at` is how many calls pass, or what the text of the call contains: its name, a space and the path. Syncs are
     neither counted nor made, since what a killed process has written is there.
     """
 
-    def __init__(self, at: int | str, told: int, how: signal.Signals = signal.SIGKILL, *, torn: bool = False) -> None:
-        self._at, self._told, self._how, self._torn = at, told, how, torn
+    def __init__(
+        self,
+        at: int | str,
+        told: int,
+        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL),
+        *,
+        torn: bool = False,
+    ) -> None:
+        self._at, self._told, self._end, self._torn = at, told, end, torn
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -110,7 +118,7 @@ class Fate:
         if is_here:
             os.write(self._told, call.encode())
             self._at = NEVER  # once, for a process that is only stopped
-            os.kill(os.getpid(), self._how)
+            self._end()
 
 
 class Life(NamedTuple):
@@ -264,7 +272,7 @@ def start(query: Query, at: int | str = NEVER, how: signal.Signals = signal.SIGK
     """Start a driver that is killed, with all its processes, before the call `at` (see `Fate`)."""
 
     def life(told: int) -> None:
-        Fate(at, told, how, torn=torn).install()
+        Fate(at, told, lambda: os.kill(os.getpid(), how), torn=torn).install()
         query.run()
 
     return Child(life)
@@ -275,25 +283,24 @@ def live(query: Query, at: int | str = NEVER, *, torn: bool = False) -> Life:
     return start(query, at, torn=torn).end()[0]
 
 
-def live_apart(query: Query, victim: str, at: int) -> Life:
-    """Run a driver whose process for one step, "task", "commit" or "abort", is killed alone; Spark then aborts."""
+def live_apart(query: Query, fates: Mapping[str, int]) -> Life:
+    """Run a driver whose processes for some steps, "task", "commit" or "abort", are killed alone; Spark then aborts."""
 
     def life(told: int) -> None:
         Fate(NEVER, told).install()  # no syncs
-        fates = [at]
-
-        def step(work: Step) -> Any:
-            def doomed(_: int) -> Any:
-                Fate(fates[0], told).install()
-                return work()
-
-            ended, value = Child(doomed).end()
-            if ended.code != 0:
-                raise RuntimeError(f"the process of the {victim} ended: {ended.code} {ended.error}")
-            return value
-
-        query.apart[victim] = step
+        for name, at in fates.items():
+            query.apart[name] = partial(apart, name, at)
         query.run()
+
+    def apart(name: str, at: int, step: Step) -> Any:
+        def work(told: int) -> Any:
+            Fate(at, told).install()
+            return step()
+
+        ended, value = Child(work).end()
+        if ended.code != 0:
+            raise RuntimeError(f"the process of the {name} ended: {ended.code} {ended.place} {ended.error}")
+        return value
 
     return Child(life).end()[0]
 
