@@ -111,6 +111,7 @@ SECONDS = {
     "test_spark_connect.py": 60,
     "test_spark_ingest.py": 30,
     "test_spark_kafka_source.py": 30,
+    "test_spark_killed.py": 60,
     "test_spark_speculation.py": 60,
     "test_stream_example.py": 30,
     "test_store_processes.py": 45,
