@@ -24,6 +24,7 @@ import pytest
 
 from tests.spark.spark_session import environment
 from tests.support.ports import free_ports
+from tests.support.processes import children
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="127.0.0.2 and 127.0.0.3 are addresses of Linux's loopback"
@@ -83,7 +84,7 @@ class Cluster:
     def kill_worker(self, host: str) -> None:
         """End the worker of a host and its executors at once, as a power cut does."""
         worker = self._workers.pop(host)
-        executors = _children(worker.pid)
+        executors = children(worker.pid)
         worker.kill()
         for executor in executors:
             _kill(executor)
@@ -91,8 +92,8 @@ class Cluster:
 
     def busy(self) -> dict[str, int]:
         """The executors that have started Python, by host."""
-        found = {host: _children(worker.pid) for host, worker in self._workers.items()}
-        return {host: pid for host, pids in found.items() for pid in pids if _children(pid)}
+        found = {host: children(worker.pid) for host, worker in self._workers.items()}
+        return {host: pid for host, pids in found.items() for pid in pids if children(pid)}
 
     def close(self) -> None:
         """End all processes in good order."""
@@ -179,17 +180,6 @@ def _await_port(port: int) -> None:
         except OSError:
             assert time.monotonic() < deadline, "Spark's master does not listen"
             time.sleep(0.05)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == pid and state != "Z":
-                    found.append(int(entry.name))
-    return found
 
 
 def _kill(pid: int) -> None:

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,26 @@ def start(master: str = "local[2]", **settings: str) -> Any:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("FATAL")
     return session
+
+
+def to_its_end(begin: Callable[[], Any], until: Callable[[], bool] = lambda: False) -> Any:
+    """Begin a streaming query, and return it when it has ended; stop it when `until` is true.
+
+    Spark gives a Python process ten seconds to start. If that is not enough on a busy machine, the query begins again.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    while True:
+        query = begin()
+        try:
+            while not query.awaitTermination(0.2):
+                if until():
+                    query.stop()
+                    break
+            return query
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
 
 
 @pytest.fixture(scope="session")

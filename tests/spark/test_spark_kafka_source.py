@@ -38,7 +38,7 @@ SOURCES = ("kafka", "kstore")
 
 SCRIPT = """
 import json, sys
-from tests.spark.spark_session import start
+from tests.spark.spark_session import start, to_its_end
 
 jars, address, root, cases = sys.argv[1:]
 cases = json.loads(cases)
@@ -52,9 +52,8 @@ def run(names):
                        for key, value in cases[name].items()}
             frame = (session.readStream.format(source).options(**options)
                      .option("kafka.bootstrap.servers", address).option("includeHeaders", True).load(root))
-            query = (frame.writeStream.option("checkpointLocation", f"checkpoints/{source}/{name}")
-                     .trigger(availableNow=True).start(f"rows/{source}/{name}"))
-            query.awaitTermination()
+            writer = frame.writeStream.option("checkpointLocation", f"checkpoints/{source}/{name}")
+            query = to_its_end(lambda: writer.trigger(availableNow=True).start(f"rows/{source}/{name}"))
             progress.setdefault(f"{source}/{name}", []).extend(each.numInputRows for each in query.recentProgress)
 
 run(cases)

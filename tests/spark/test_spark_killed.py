@@ -33,26 +33,20 @@ report = ks.ingest(rows, "{root}", topic="t", partitions={partitions}, txn=("loa
 answer = report.records
 """
 
-# A query is stopped at random moments, and goes on from its checkpoint, until it ends. Spark gives a Python process ten
-# seconds to begin, which a busy machine may exceed.
+# A query is stopped at random moments, and goes on from its checkpoint, until it ends.
 STREAM = """
-import random
-from pyspark.errors import StreamingQueryException
+import random, time
+from tests.spark.spark_session import to_its_end
 
 chance = random.Random({seed!r})
 wanted = dict(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger={most})
 frame = session.readStream.format("kstore").options(**wanted).load("{source}")
-counts, stops, ended = {{}}, 0, False
-while not ended:
-    query = (frame.writeStream.format("{format}").options(**{options!r}).option("checkpointLocation", "{checkpoint}")
-             .trigger(availableNow=True).start("{into}"))
-    try:
-        ended = query.awaitTermination(chance.uniform(1, 8) if stops < {stops} else 1000)
-    except StreamingQueryException as error:
-        if "Python worker failed to connect back" not in str(error):
-            raise
-    query.stop()
-    stops += 1
+writer = (frame.writeStream.format("{format}").options(**{options!r}).option("checkpointLocation", "{checkpoint}")
+          .trigger(availableNow=True))
+counts = {{}}
+for seconds in [chance.uniform(1, 8) for _ in range({stops})] + [1000]:
+    ends = time.monotonic() + seconds
+    query = to_its_end(lambda: writer.start("{into}"), lambda: time.monotonic() > ends)
     counts |= {{each.batchId: each.numInputRows for each in query.recentProgress}}
 answer = counts
 """
