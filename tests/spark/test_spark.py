@@ -209,7 +209,7 @@ def test_a_directory_is_scanned_while_its_owner_writes(spark: Any, tmp_path: Pat
     [
         ({}, None, "exactly one of subscribe, subscribePattern, assign"),
         ({"subscribe": "gone"}, None, "subscribe names 'gone', and there are empty, half, t"),
-        ({"subscribe": "t", "startingOffset": "x"}, None, "startingOffset is no option of a scan; startingOffsets is"),
+        ({"subscribe": "t", "startingOffset": "x"}, None, "startingOffset is no option of a read; startingOffsets is"),
         ({"subscribe": "t", "startingOffsets": "latest"}, None, "startingOffsets is 'latest'"),
         ({"subscribe": "t", "columns": "valu"}, None, "columns has 'valu'"),
         ({"subscribe": "t"}, "offset int", "the schema has offset as int; it is bigint"),
@@ -222,24 +222,6 @@ def test_what_cannot_be_read_is_told_before_any_task_runs(
     text = why(lambda: load(spark, root, schema, **options))
     assert said.lower() in text.lower()  # Spark hands names over in small letters
     assert "TaskContext" not in text
-
-
-def test_streams_are_refused_with_what_to_do_instead(spark: Any, root: str, tmp_path: Path) -> None:
-    stream = spark.readStream.format("kstore").option("subscribe", "t").load(root)
-
-    def read() -> None:
-        started = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "a")).start()
-        started.processAllAvailable()
-
-    def write() -> None:
-        rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
-        writer = rows.writeStream.format("kstore").option("topic", "t")
-        writer.option("checkpointLocation", str(tmp_path / "b")).start(str(tmp_path / "data")).processAllAvailable()
-
-    for act, said in ((read, "kstore reads no streams"), (write, "kstore writes no streams")):
-        with pytest.raises(Exception, match=said) as refused:
-            act()
-        assert "UnboundLocalError" not in str(refused.value)
 
 
 def test_a_directory_that_is_not_there_is_named(spark: Any, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from kstore import Store
 from tests.spark.spark_cluster import Cluster, Driver, on_linux
 from tests.spark.spark_cluster import cluster as cluster
+from tests.spark.spark_session import limits_batches
 from tests.support.staging import leftovers
 
 pytestmark = [pytest.mark.spark, on_linux]
@@ -110,6 +111,7 @@ def test_an_ingest_whose_executors_are_killed_has_each_row_once(source: Path) ->
     assert leftovers(source) == []
 
 
+@limits_batches
 def test_a_stream_between_logs_survives_kills_and_restarts(
     driver: Driver, source: Path, place: Path, rng: random.Random, kills: int
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_stream_between_logs_survives_kills_and_restarts(
     check_batches(counts, place / "copying")
 
 
+@limits_batches
 def test_a_stream_into_files_survives_kills_and_restarts(
     driver: Driver, source: Path, place: Path, rng: random.Random, kills: int
 ) -> None:

@@ -428,6 +428,7 @@ TELLING: list[tuple[str, int | str, bool]] = [
 
 
 @pytest.mark.spark
+@spark_session.limits_batches
 def test_real_drivers_that_are_killed_and_restarted_lose_and_repeat_nothing(
     tmp_path: Path, rng: random.Random, record_property: Callable[[str, object], None]
 ) -> None:

@@ -14,8 +14,9 @@ import pytest
 import kstore
 from kstore.files.stream_positions import read_positions
 from tests.spark.spark_session import spark as spark
+from tests.spark.spark_session import streams_into_logs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, streams_into_logs]
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "streams_spark.py"))
 
