@@ -48,7 +48,8 @@ def run(spark: Any, directory: Path, files: Sequence[Sequence[Row]]) -> None:
         directory: An empty or missing directory for the files, the store and the checkpoints.
         files: The rows of each file; the times rise from file to file.
     """
-    arrive(directory, files[: len(files) // 2], 0)
+    half = (len(files) + 1) // 2
+    arrive(directory, files[:half], 0)
     query = pour(spark, directory, processingTime="0 seconds")
     wait_for_batch(query, 0)
     query.stop()
@@ -56,7 +57,7 @@ def run(spark: Any, directory: Path, files: Sequence[Sequence[Row]]) -> None:
     finish(count(spark, directory, availableNow=True))
     print(f"counted: {rows_in(directory, 'days'):,} days of carriers are over")
 
-    arrive(directory, files[len(files) // 2 :], len(files) // 2)
+    arrive(directory, files[half:], half)
     for again in (pour, count):
         finish(again(spark, directory, availableNow=True))
     compare(directory)
