@@ -131,14 +131,15 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(code) + "\n")
         self._process.stdin.flush()
-        deadline = time.monotonic() + 2 * PATIENCE_S
+        patience = (2 + kills) * PATIENCE_S
+        deadline = time.monotonic() + patience
         killed = 0
         while killed < kills and not self._answers(0.02):
             assert time.monotonic() < deadline, "no executor starts Python"
             if self._cluster.busy() and not self._answers(chance.uniform(0, 1.5) if killed else 0):
                 killed += self._kill(chance, whole_worker=killed % 2 == 1)
         assert killed >= min(kills, 1), "the code has ended before the first kill"
-        assert self._answers(2 * PATIENCE_S), "the application does not end"
+        assert self._answers(patience), "the application does not end"
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, self._said.read_text()[-8000:]
