@@ -31,6 +31,11 @@ pytestmark = [
 
 PARTITIONS = 2
 GROWTH_KIB = 8 << 10
+KINDS = {  # the ends of the command lines of Spark's Python processes
+    "planner": "python_streaming_source_runner",
+    "committer": "python_streaming_sink_runner",
+    "workers": "pyspark.daemon pyspark.worker",
+}
 
 WRITER = """
 import sys, time
@@ -133,7 +138,7 @@ def test_a_long_stream_has_each_record_once_and_its_memory_is_flat(
             assert [number for _, number in streamed] == sorted({number for _, number in streamed})
             assert dict(streamed) == dict(kept)
     assert leftovers(root) == []
-    for kind in ("writer", "planner", "workers"):
+    for kind in ("writer", *KINDS):
         early, late = memory.early_and_late(kind)
         assert late < early + GROWTH_KIB, kind
 
@@ -161,10 +166,8 @@ def started(directory: Path, name: str, script: str, *arguments: str) -> Iterato
 
 def kinds(stream: int) -> dict[str, list[int]]:
     """The processes below the driver, by what they do."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for pid in below(stream):
-        found[command(pid).split("-m ")[-1][:80]].append(pid)
-    return found
+    commands = {pid: command(pid) for pid in below(stream)}
+    return {kind: [pid for pid in commands if commands[pid].endswith(end)] for kind, end in KINDS.items()}
 
 
 class Memory:
