@@ -123,6 +123,8 @@ class Appender(ActiveEnd):
         The `entries` of `offset_index` and `time_index` are set when their number has changed. `log` is held as long
         as `log_fd` is written to, so that the descriptor stays open.
         """
+    def count_from(self, position: int) -> None:
+        """Count the bytes since the last index entry from the position that this entry has."""
     def detach(self) -> None:
         """Forget the descriptors: nothing can be appended until the next `attach`."""
     @property

@@ -312,6 +312,10 @@ cdef class Appender(ActiveEnd):
                          offset_entries, time_entries, last_time_entry)
         self.offset_secured = self.time_secured = 0
 
+    def count_from(self, int64_t position) -> None:
+        """Count the bytes since the last index entry from the position that this entry has."""
+        self.tail.since_index = self.tail.size - position
+
     def detach(self) -> None:
         """Forget the descriptors: nothing can be appended until the next `attach`."""
         self.is_active = self.parked = False

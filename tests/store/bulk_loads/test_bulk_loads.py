@@ -190,6 +190,15 @@ def test_batches_have_the_epoch_of_the_log_and_a_new_log_has_an_entry(root: Path
             assert lines[2:-1] == [f"{epoch} 0"]
 
 
+def test_small_loads_that_each_open_the_store_get_index_entries(root: Path) -> None:
+    for number in range(4):
+        staged = stage_task(root, 0, "t", {0: [(None, bytes(10_000))]}, partitions=1, job=f"job{number}")
+        with Store.open(root, background=False) as store:
+            store.adopt(staged)
+    assert (root / "t-0" / f"{0:020}.index").stat().st_size == 8 * 3  # of all batches but the first
+    assert verify([root / "t-0"]).errors == 0
+
+
 @pytest.mark.parametrize("rename_bytes", [RENAME, APPEND])
 def test_the_producers_that_a_log_knows_outlive_a_load(root: Path, rename_bytes: int) -> None:
     with Store.open(root, background=False) as store:
