@@ -145,8 +145,8 @@ def _place(staged: StagedSegment, segment: Segment) -> int:
 
 def _append_locked(writer: Writer, share: PartitionShare, start_offset: int) -> None:
     """Append the share's batches from `start_offset` on, which is the log end offset, and flush."""
-    # An opening restarts the count of bytes since the last index entry. If each load opens the log and appends one batch,
-    # no batch would ever get an entry, and reads and openings would scan the whole segment.
+    # An opening restarts the count of bytes since the last index entry. If each load opens the log and appends one
+    # batch, no batch would ever get an entry, and reads and openings would scan the whole segment.
     writer.appender.count_from(writer.active.offset_index.last[1])
     buffer = bytearray(min(PIECE_BYTES, max(staged.bytes for staged in share.segments)))
     for staged in share.segments:
