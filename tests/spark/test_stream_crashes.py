@@ -422,7 +422,6 @@ class Driver:
 TELLING: list[tuple[str, int | str, bool]] = [
     ("write", "append", False),
     ("commit", "append", False),  # the load is decided, and nothing of it is in the sink
-    ("latest", "end", False),
     ("commit", "end", True),  # Spark has not noted the batch yet
 ]
 
@@ -442,7 +441,7 @@ def test_real_drivers_that_are_killed_and_restarted_lose_and_repeat_nothing(
                 feed(one.root, 40 if BUDGET > 1 else 8)
             driver.doom.write_text(json.dumps({"step": step, "at": at, "whole": whole}))
             answer = driver.run(rng.uniform(0, 4) if step == "any moment" else None)
-            told.append(f"{time.monotonic():.1f} {step} {at} {whole}: {answer[:300]}")
+            told.append(f"{step} {at} {whole}: {answer}")
             is_dead = not driver.doom.exists()
             if step != "any moment":
                 assert is_dead == (answer != "done"), told
@@ -455,18 +454,12 @@ def test_real_drivers_that_are_killed_and_restarted_lose_and_repeat_nothing(
                 driver.doom.unlink(missing_ok=True)
                 assert driver.run() == "done", told
                 check(one)
-        before = read(one.root, "out")
-        for path in one.commits.path.glob(f"*{one.commits.latest()}*"):  # the file and its checksum
-            path.unlink()
-        assert driver.run() == "done"
-        assert read(one.root, "out") == before
         check_after(one)
     except BaseException as error:
-        error.add_note("\n".join([(tmp_path / "doom.told").read_text(), *told]))
+        error.add_note("\n".join(told))
         raise
     finally:
         driver.close()
-    print(*told, time.monotonic(), sep="\n")
     record_property("streams: deaths of real processes", len(deaths))
 
 

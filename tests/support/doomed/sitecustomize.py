@@ -11,9 +11,16 @@ import functools
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+RUN_STEPS = {  # what Python is started with in the processes that run steps
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.worker",
+}
 
 STEPS = {
     "latest": ("StreamPlanner", "latest"),
@@ -64,7 +71,7 @@ def doom_of(step: str) -> Callable[[], None] | None:
     return end
 
 
-if "KSTORE_TEST_DRIVER" in os.environ:
+if "KSTORE_TEST_DRIVER" in os.environ and RUN_STEPS & set(sys.orig_argv):
     from kstore.spark import stream_planner, stream_sink
 
     for step, (kind, method) in STEPS.items():
