@@ -32,7 +32,8 @@ def root(tmp_path: Path) -> str:
 def source(spark: Any, root: str, **options: Any) -> Any:
     reader = spark.readStream.format("kstore")
     for name, value in ({"subscribe": "t", "startingOffsets": "earliest"} | options).items():
-        reader = reader.option(name, value)
+        if value is not None:
+            reader = reader.option(name, value)
     return reader.load(root)
 
 
