@@ -1,0 +1,1 @@
+"""What Python processes of Spark import that a test kills."""
