@@ -116,6 +116,10 @@ class StreamPlanner:
         self._newest = logs.ends
         return StreamOffsets(logs.ends, logs.topic_ids)
 
+    def check(self, start: StreamOffsets) -> None:
+        """Raise the errors of `latest` for what can no longer be read from `start` on, or warn."""
+        self._begins(start, self._look())
+
     def newest(self) -> StreamOffsets:
         """Return the ends of the logs at the last look."""
         return StreamOffsets(self._newest)

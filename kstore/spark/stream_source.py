@@ -127,6 +127,11 @@ class UnlimitedReader(_PlannedReader):
         """Return the ends of the logs."""
         return self.planner.everything().to_json()
 
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the pieces of a micro-batch. Only here is it known where the last one ended."""
+        self.planner.check(StreamOffsets.parse(start))
+        return super().partitions(start, end)
+
 
 class RefusedReader(DataSourceStreamReader):
     """Raises a `ConfigError` at the first call for a stream, where Spark shows it."""

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from kstore import Store
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kstore.spark import stream_sink, stream_source
 from kstore.spark.datasource import KStoreSource
 
@@ -108,6 +108,16 @@ def test_without_limits_in_spark_a_source_has_none_and_refuses_the_options(
     end = reader.latestOffset()
     assert sum(end["t"].values()) == 10
     assert len(reader.partitions(start, end)) == 2
+    with Store.open(root, background=False) as store:
+        for number in store.partitions("t"):
+            store.log("t", number).truncate_fully_and_start_at(0)
+    with pytest.raises(OffsetOutOfRangeError, match="records were cut off"):
+        reader.partitions(end, reader.latestOffset())
+    with Store.open(root, background=False) as store:
+        store.delete_topic("t")
+        store.create_topic("t", 2)
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        reader.partitions(end, reader.latestOffset())
     reader.stop()
     refused = source(root, subscribe="t", maxOffsetsPerTrigger=5).streamReader(RECORD)
     with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger .* PySpark 4\.2 or newer"):
