@@ -28,7 +28,7 @@ from many_segments import write_segments
 from pytest_benchmark.fixture import BenchmarkFixture
 from spark_common import KAFKA, PARTITIONS, cluster, contest, fresh, session, to_nowhere, warm_up, write_parquet
 from trivial_format import ROWS as BATCH_ROWS
-from trivial_format import TrivialFormat
+from trivial_format import ReadyFormat, TrivialFormat
 
 import kstore
 from kstore import spark as ks
@@ -57,6 +57,7 @@ def spark() -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
     for started in session(sys.modules[__name__], spark_sql_streaming_numRecentProgressUpdates="1000"):
         started.dataSource.register(TrivialFormat)
+        started.dataSource.register(ReadyFormat)
         yield started
 
 
@@ -109,6 +110,17 @@ def test_source_kstore(benchmark: BenchmarkFixture, spark: Any, root: Path, tmp_
 
 def test_source_scan(benchmark: BenchmarkFixture, spark: Any, root: Path) -> None:
     contest(benchmark, SOURCE, SCAN, lambda: to_nowhere(ks.scan(spark, root, subscribe="t")), ROWS)
+
+
+def test_source_ready_made(benchmark: BenchmarkFixture, spark: Any, root: Path, tmp_path: Path) -> None:
+    """What Spark leaves: the start of the query, and the way of ready batches into the JVM."""
+    checkpoints = numbered(tmp_path)
+
+    def run() -> None:
+        source = spark.readStream.format("ready").option("rows", ROWS)
+        run_to_end(source.load(str(root)), "noop", next(checkpoints))
+
+    contest(benchmark, SOURCE, "bound: ready-made batches as a stream", run, ROWS)
 
 
 def test_source_kafka(benchmark: BenchmarkFixture, spark: Any, files: Path, broker: Any, tmp_path: Path) -> None:
