@@ -348,7 +348,7 @@ def one_history(world: Path, rng: random.Random, lives: Counter[str]) -> None:
 DRIVER = """
 import os, sys
 os.environ["KSTORE_TEST_DRIVER"] = str(os.getpid())
-from tests.spark.spark_session import start
+from tests.spark.spark_session import start, to_its_end
 root, checkpoint = sys.argv[1:]
 spark = start()
 stream = (
@@ -357,13 +357,16 @@ stream = (
     .selectExpr("key", "concat(cast('a:' as binary), value) as value")
 )
 print("started", flush=True)
-for _ in sys.stdin:
-    query = (
+
+def begin():
+    return (
         stream.writeStream.format("kstore").option("topic", "out").option("partitions", 2)
         .option("checkpointLocation", checkpoint).trigger(availableNow=True).start(root)
     )
+
+for _ in sys.stdin:
     try:
-        query.awaitTermination()
+        to_its_end(begin)
         print("done", flush=True)
     except Exception as error:
         print("failed", str(error)[:2000].replace("\\n", " "), flush=True)
