@@ -108,6 +108,7 @@ class Driver:
 
     def __init__(self, cluster: Cluster, directory: Path, **settings: str) -> None:
         self._cluster = cluster
+        self._kills = 0
         self._said = directory / "driver.txt"
         script = directory / "driver.py"
         script.write_text(APPLICATION)
@@ -125,8 +126,8 @@ class Driver:
     def run(self, code: str, kills: int, chance: random.Random) -> Any:
         """Run code that may set `answer`, and return that.
 
-        Meanwhile executors are killed, and every second time a worker: at once when the first executor has started
-        Python, and then at random moments, at most so many times.
+        Meanwhile executors are killed, and every second time a worker, at most so many times: the first one when it has
+        started Python, the others at random moments.
         """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(code) + "\n")
@@ -136,8 +137,8 @@ class Driver:
         killed = 0
         while killed < kills and not self._answers(0.02):
             assert time.monotonic() < deadline, "no executor starts Python"
-            if self._cluster.busy() and not self._answers(chance.uniform(0, 1.5) if killed else 0):
-                killed += self._kill(chance, whole_worker=killed % 2 == 1)
+            if self._cluster.busy() and not self._answers(chance.uniform(0, 3) if self._kills else 0):
+                killed += self._kill(chance)
         assert killed >= min(kills, 1), "the code has ended before the first kill"
         assert self._answers(patience), "the application does not end"
         assert self._process.stdout is not None
@@ -148,12 +149,13 @@ class Driver:
     def _answers(self, seconds: float) -> bool:
         return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
-    def _kill(self, chance: random.Random, *, whole_worker: bool) -> bool:
+    def _kill(self, chance: random.Random) -> bool:
         busy = self._cluster.busy()
         if not busy:
             return False
         host = chance.choice(sorted(busy))
-        if whole_worker:
+        self._kills += 1
+        if self._kills % 2 == 0:
             self._cluster.kill_worker(host)
             self._cluster.start_worker(host)
         else:

@@ -116,8 +116,9 @@ def test_a_long_stream_has_each_record_once_and_its_memory_is_flat(
     ):
         memory = Memory()
         while stream.poll() is None:
-            memory.look({"writer": [writer.pid], **kinds(stream.pid)})
-            if writer.poll() is not None:
+            if writer.poll() is None:
+                memory.look({"writer": [writer.pid], **kinds(stream.pid)})
+            else:
                 (tmp_path / "written").touch()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 stream.wait(1)
