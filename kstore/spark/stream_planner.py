@@ -6,6 +6,7 @@ Invariant: a record that can no longer be read is an error, never a shorter stre
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -110,15 +111,15 @@ class StreamPlanner:
             {place: begins[place] + share for place, share in shares.items()}, known | dict(logs.topic_ids)
         )
 
+    def check(self, start: StreamOffsets) -> None:
+        """Raise the errors of `latest` for a stream that has read up to `start`."""
+        self._begins(start, self._look())
+
     def everything(self) -> StreamOffsets:
-        """Return the present ends of the logs."""
+        """Return the present ends of the logs, for a caller that calls `check`."""
         logs = self._look()
         self._newest = logs.ends
         return StreamOffsets(logs.ends, logs.topic_ids)
-
-    def check(self, start: StreamOffsets) -> None:
-        """Raise the errors of `latest` for what can no longer be read from `start` on, or warn."""
-        self._begins(start, self._look())
 
     def newest(self) -> StreamOffsets:
         """Return the ends of the logs at the last look."""
@@ -131,7 +132,7 @@ class StreamPlanner:
         ranges: list[tuple[Range, Callable[[int], int]]] = []
         for place, offset in sorted(end.ends.items()):
             begin = 0 if place[0] in recreated else start.ends.get(place, 0)
-            if begin == 0 or not read.fail_on_data_loss:
+            if not read.fail_on_data_loss:
                 begin = max(begin, self._start_of(place))
             if begin < offset:
                 ranges.append((Range(*place, begin, offset), partial(self._border, place)))
@@ -155,7 +156,10 @@ class StreamPlanner:
     # The logs now.
 
     def _look(self) -> _Logs:
-        present = {topic: self._store.partitions(topic) for topic in self._store.topics}
+        present: dict[str, Sequence[int]] = {}
+        for topic in self._store.topics:
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # it was deleted just now
+                present[topic] = self._store.partitions(topic)
         if present != self._present:
             self._chosen = self._options.read.choose(present)
             self._present = present
@@ -184,14 +188,18 @@ class StreamPlanner:
         return LogMarks(self._store.log(*place), self._options.read.isolation)
 
     def _start_of(self, place: Partition) -> int:
-        """Return the log start offset; 0 if the partition is gone, which the task that reads it reports."""
+        """Return the log start offset; 0 if it cannot be read, which the task that reads the partition reports."""
         try:
             return self._store.log(*place).log_start_offset
         except KStoreError:
             return 0
 
     def _border(self, place: Partition, cut: int) -> int:
-        return self._marks(place).border(cut)
+        """Return where the batch with offset `cut` begins; `cut` if that cannot be read, which the task reports."""
+        try:
+            return self._marks(place).border(cut)
+        except KStoreError:
+            return cut
 
     # What a stream can lose.
 
@@ -215,12 +223,14 @@ class StreamPlanner:
         for place in sorted(logs.ends):
             first, end = logs.starts[place], logs.ends[place]
             begin = 0 if place[0] in recreated else start.ends.get(place, 0)
-            if begin > end:
+            # With read_committed, an earlier run with another isolation may have read further than the end.
+            if begin > end and begin > self._store.log(*place).log_end_offset:
                 self._lost(
                     OffsetOutOfRangeError,
                     f"{_name(place)} ends at offset {end}, and the stream has read up to {begin}: records were cut off",
                     f"goes on at {end}",
                 )
+                begin = end
             if begin < first:
                 reason = "retention has overtaken the stream" if place in start.ends else "the partition is new to it"
                 self._lost(
@@ -229,7 +239,7 @@ class StreamPlanner:
                     f"longer retention.ms or a larger retention.bytes keeps records longer",
                     f"goes on at {first}",
                 )
-            begins[place] = min(max(begin, first), end)
+            begins[place] = max(begin, first)
             self._watch_cleaning(place, begins[place])
         return begins
 
@@ -241,7 +251,12 @@ class StreamPlanner:
 
     def _watch_cleaning(self, place: Partition, begin: int) -> None:
         """Warn if compaction removes records before the stream reads them."""
-        cleaned = checkpoint.read_offset(self._root, checkpoint.CLEANER_OFFSETS, place)
+        try:
+            cleaned = checkpoint.read_offset(self._root, checkpoint.CLEANER_OFFSETS, place)
+        except StorageError as error:
+            if self._is_first("cleaner", str(error)):
+                logger.warning("%s: it is not known how far compaction has come: %s", self._root, error)
+            return
         if cleaned is None:
             return
         before = self._cleaned.setdefault(place, cleaned)

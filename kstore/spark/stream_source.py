@@ -123,14 +123,14 @@ class StreamReader(_PlannedReader, SupportsTriggerAvailableNow):
 class UnlimitedReader(_PlannedReader):
     """A source without limits, for PySpark 4.0 and 4.1."""
 
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the pieces of a micro-batch, after the checks that `latestOffset` cannot make without its start."""
+        self.planner.check(StreamOffsets.parse(start))
+        return super().partitions(start, end)
+
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Return the ends of the logs."""
         return self.planner.everything().to_json()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the pieces of a micro-batch. Only here is it known where the last one ended."""
-        self.planner.check(StreamOffsets.parse(start))
-        return super().partitions(start, end)
 
 
 class RefusedReader(DataSourceStreamReader):

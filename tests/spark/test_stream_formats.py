@@ -124,6 +124,21 @@ def test_without_limits_in_spark_a_source_has_none_and_refuses_the_options(
         refused.initialOffset()
 
 
+def test_without_limits_in_spark_a_topic_that_is_created_again_is_an_error(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_source, "HAS_LIMITS", False)
+    reader = source(root, subscribe="t", startingOffsets="earliest").streamReader(RECORD)
+    start = reader.initialOffset()
+    with Store.open(root, background=False) as store:
+        partitions = len(store.partitions("t"))
+        store.delete_topic("t")
+        store.create_topic("t", partitions)
+    with pytest.raises(UnknownTopicOrPartitionError, match="deleted and created again"):
+        reader.partitions(start, reader.latestOffset())
+    reader.stop()
+
+
 def test_the_schema_of_a_stream_is_that_of_a_scan_and_warns_of_nothing(
     root: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -205,6 +206,37 @@ def test_records_deleted_between_the_plan_and_the_read_are_an_error(store: Store
         stream.rows(StreamOffsets({("t", 0): 2, ("t", 1): 0}), end)
 
 
+def test_first_records_that_are_deleted_after_the_plan_are_an_error(store: Store, root: Path) -> None:
+    append(store, 0, *(b"%d" % i for i in range(10)))
+    stream = Stream(root).start()
+    end = stream.planner.latest(stream.at, None, None)
+    store.log("t", 0).delete_records(7)
+    with pytest.raises(OffsetOutOfRangeError, match="was to be read from 0 to 10, but the log has offsets 7 to 10"):
+        stream.rows(stream.at, end)
+    assert values(Stream(root, failOnDataLoss="false").rows(stream.at, end)) == [b"7", b"8", b"9"]
+
+
+def test_the_planned_batch_of_a_deleted_topic_stops_no_stream_that_may_lose_data(store: Store, root: Path) -> None:
+    store.create_topic("u", 1)
+    append(store, 0, *(b"x",) * 100, topic="u")
+    append(store, 0, b"a")
+    options = {"subscribePattern": "t|u", "failOnDataLoss": "false", "minPartitions": 4}
+    stream = Stream(root, **options).start()
+    end = stream.planner.latest(stream.at, None, None)
+    store.delete_topic("u")
+    assert values(Stream(root, **options).rows(stream.at, end)) == [b"a"]
+
+
+def test_a_topic_that_is_deleted_during_the_look_is_not_there(store: Store, root: Path) -> None:
+    append(store, 0, b"a")
+    store.create_topic("u", 1)
+    stream = Stream(root).start()
+    topics = stream.planner._store.topics
+    store.delete_topic("u")
+    with mock.patch.object(Store, "topics", topics):
+        assert values(stream.trigger()) == [b"a"]
+
+
 def test_records_that_are_cut_off_are_an_error_or_a_warning(
     store: Store, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,6 +332,36 @@ def test_a_transaction_that_hangs_is_named_with_what_to_do(
     assert "isolation=read_uncommitted" in text
     transaction.commit()
     assert values(stream.trigger()) == [b"open", b"behind"]
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_stream_that_becomes_read_committed_repeats_and_misses_nothing(
+    store: Store, root: Path, strict: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Stream(root).start()
+    transaction = store.producer(transactional_id="slow").transaction()
+    transaction.append_many("t", [b"open"], partition=0)
+    append(store, 0, b"behind")
+    assert values(before.trigger()) == [b"open", b"behind"]
+    stream = Stream(root, isolation="read_committed", failOnDataLoss=strict)
+    stream.at = before.at
+    assert stream.trigger() == []
+    transaction.commit()
+    append(store, 0, b"next")
+    assert values(stream.trigger()) == [b"next"]
+    assert warnings(caplog) == []
+
+
+def test_a_checkpoint_of_the_cleaner_that_cannot_be_read_is_a_warning(
+    store: Store, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(store, 0, b"a")
+    stream = Stream(root).start()
+    (root / checkpoint.CLEANER_OFFSETS).write_text("no checkpoint\n")
+    assert values(stream.trigger()) == [b"a"]
+    assert stream.trigger() == []
+    (text,) = warnings(caplog)
+    assert "it is not known how far compaction has come" in text
 
 
 def test_a_compaction_that_overtakes_the_stream_is_a_warning(
