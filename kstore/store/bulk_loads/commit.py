@@ -18,7 +18,7 @@ from dataclasses import replace
 from kstore.base import arguments, uninterrupted
 from kstore.base.threads import Workers
 from kstore.disk import fs
-from kstore.errors import InvalidTopicError, KStoreError, StorageError, first_report
+from kstore.errors import ConfigError, InvalidTopicError, KStoreError, StorageError, first_report
 from kstore.files import load_files, names
 from kstore.files.load_files import CommitRecord, Done
 from kstore.log.hosted_log import HostedLog
@@ -109,8 +109,9 @@ class BulkLoads:
         if not rows and txn[0] is None:
             return Adopted()
         directories = tuple(dict.fromkeys(row.directory for row in rows))
-        load = name_of(directories)
+        load = name_of(rows, txn)
         if self._done.has(load, *txn):
+            self._refuse_other_batch(load)
             remove_staged(directories, self._areas)
             return Adopted(duplicate=True)
         by_key: dict[Key, list[Staged]] = {}
@@ -124,6 +125,22 @@ class BulkLoads:
         self._make_topics(wanted)
         record = CommitRecord(load, "", (), *txn, (), directories)
         return self._commit(record, staged, rename_bytes, check)
+
+    def _refuse_other_batch(self, load: str) -> None:
+        """Raise `ConfigError` if a micro-batch that is done had another number of records.
+
+        A checkpoint that has lost its last batch makes Spark plan it again, with the rows that have arrived since. To
+        skip these would lose them.
+        """
+        batch, _, count = load.rpartition(":")
+        for name in self._done.loads if batch else ():
+            before = name.removeprefix(f"{batch}:")
+            if before not in (name, count):
+                raise ConfigError(
+                    f"{batch} was committed with {before} records, and is to be committed with {count}: the checkpoint "
+                    f"of this query has lost its last batch, or the query's rows differ from run to run. Start a query "
+                    f"with a new checkpoint that continues after the rows of that batch"
+                )
 
     def _check_topics(self, rows: Sequence[Staged]) -> dict[str, Staged]:
         """Return a row of each topic; raise `ValueError` if its number of partitions is not that of the rows."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from kstore.base import arguments
 from kstore.base.numbers import LONG_MAX
-from kstore.files import json_file, names
+from kstore.files import json_file, load_files, names
 from kstore.files.load_files import TASK_PREFIX as TASK_PREFIX
 
 Transaction = tuple[str, int]
@@ -188,13 +188,18 @@ def check_transaction(txn: Transaction | None) -> tuple[str | None, int]:
     return txn[0], arguments.integer("the version of txn", txn[1], 0, LONG_MAX)
 
 
-def name_of(directories: Iterable[str]) -> str:
+def name_of(rows: Sequence[Staged], txn: tuple[str | None, int]) -> str:
     """Return the identifier of a load: a hash of its directories, since each task attempt has a unique directory.
 
-    It is "" for a load without records: such loads need not be distinguished.
+    For a micro-batch of a stream it is the transaction and the number of records, so that a repeated batch can be
+    compared with the first one. It is "" for a load without records: such loads need not be distinguished.
     """
-    ordered = sorted(directories)
-    return hashlib.sha256("\n".join(ordered).encode()).hexdigest()[:32] if ordered else ""
+    if not rows:
+        return ""
+    application, version = txn
+    if application is not None and load_files.is_stream(application):
+        return f"{application}:{version}:{sum(row.records for row in rows)}"
+    return hashlib.sha256("\n".join(sorted({row.directory for row in rows})).encode()).hexdigest()[:32]
 
 
 def _shown(value: object) -> str:

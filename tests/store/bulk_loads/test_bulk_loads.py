@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kstore
-from kstore import Log, StorageError, Store
+from kstore import ConfigError, Log, StorageError, Store
 from kstore.files import load_files
 from kstore.store.bulk_loads._rebase import rebase
 from kstore.store.bulk_loads.load_manifest import Staged
@@ -111,6 +111,22 @@ def test_of_streaming_queries_the_thousand_that_committed_last_are_remembered(tm
     left = list(done.applications)
     assert left == ["nightly", "spark:mine", *queries[4:1002], queries[2], queries[1002]]
     assert len(left) == load_files.MOST_STREAMS + 2
+
+
+def test_a_micro_batch_that_comes_again_must_have_as_many_records(root: Path) -> None:
+    txn = (f"{load_files.STREAM_PREFIX}{0:08x}-0000-0000-0000-000000000000", 7)
+
+    def staged(job: str, count: int) -> list[Staged]:
+        return stage_task(root, 0, "t", {0: [(None, b"v")] * count}, partitions=1, job=job)
+
+    with Store.open(root, background=False) as store:
+        assert store.adopt(staged("first", 8), txn=txn).records == 8
+        assert store.adopt(staged("again", 8), txn=txn).duplicate
+    with Store.open(root, background=False) as store:
+        with pytest.raises(ConfigError, match=r":7 was committed with 8 records, and is to be committed with 16"):
+            store.adopt(staged("replanned", 16), txn=txn)
+        assert store.adopt(staged("next", 16), txn=(txn[0], 8)).records == 16
+        assert len(values(store, "t", 0)) == 24
 
 
 def test_a_manifest_can_be_pickled(root: Path) -> None:
