@@ -106,10 +106,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
             except LogLockedError as error:
                 path = self._keep(manifest)
+                area = "" if options.staging_dir is None else f", staging_dir={self._area!r}"
                 error.__notes__ = [
                     f"batch {batchId} of the query is staged, and its manifest is {path}. Restart the query when the "
                     f"store is free; or have the process that holds it commit the batch: "
-                    f"store.adopt(json.load(open({path!r})), txn={(application, batchId)!r})"
+                    f"store.adopt(json.load(open({path!r})), txn={(application, batchId)!r}{area})"
                 ]
                 raise
         self._clear(query, batchId)
@@ -119,8 +120,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = _query_of(messages, batchId)
         if query is None:
             return  # the next batch that is committed deletes what failed tasks left
-        if not fs.exists(f"{self._directory(query, batchId)}/{MANIFEST_FILE}"):
-            discard(self._root, job=self._directory(query, batchId))
+        job = f"{self._area}/{_job(query, batchId)}"
+        if not fs.exists(f"{job}/{MANIFEST_FILE}"):
+            discard(self._root, job=job)
+            return
+        # A restart has staged the batch once more; these files would add up with each restart.
+        kept = {row["directory"] for row in json.loads(fs.read_file(f"{job}/{MANIFEST_FILE}"))}
+        rows = [row for message in messages if message is not None for row in message.staged]
+        again = [row for row in rows if row.directory not in kept]
+        discard(self._root, again, staging_dir=self._options.staging_dir)
 
     def _check_order(self, application: str, query: str, batch: int, manifest: Sequence[Staged]) -> None:
         """Raise `ConfigError` if the query is behind what it has committed; warn if it is a new one.
@@ -136,7 +144,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"checkpoint is older than the logs. Start a query with a new checkpoint, and with startingOffsets "
                 f"that continue after batch {last}"
             )
-        if last is None and batch == 0 and any(load_files.is_stream(name) for name in done):
+        if last is None and any(load_files.is_stream(name) for name in done):
             for topic in sorted({row.topic for row in manifest}):
                 if _has_records(self._root, topic):
                     logger.warning(
@@ -147,25 +155,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
                         topic,
                     )
 
-    def _directory(self, query: str, batch: int) -> str:
-        return f"{os.path.dirname(self._stage.directory)}/{_job(query, batch)}"
+    @property
+    def _area(self) -> str:
+        return os.path.dirname(self._stage.directory)
 
     def _keep(self, manifest: Sequence[Staged]) -> str:
-        """Write the manifest of a batch beside its staged files, so that `abort` keeps them."""
+        """Write the manifest of a batch beside its staged files, so that `abort` keeps them; the first one stays."""
         path = f"{os.path.dirname(manifest[0].directory)}/{MANIFEST_FILE}"
-        fs.write_atomically(path, json.dumps([asdict(row) for row in manifest]).encode())
+        if not fs.exists(path):
+            fs.write_atomically(path, json.dumps([asdict(row) for row in manifest]).encode())
         return path
 
     def _clear(self, query: str, batch: int) -> None:
         """Delete what is left of the query's batches up to this one: files of attempts that were not used."""
-        area = os.path.dirname(self._stage.directory)
         try:
-            for entry in fs.scandir(area) if fs.exists(area) else ():
+            for entry in fs.scandir(self._area) if fs.exists(self._area) else ():
                 number = entry.name.removeprefix(f"{query}-")
                 if number.isdecimal() and entry.name == _job(query, int(number)) and int(number) <= batch:
                     discard(self._root, job=entry.path, staging_dir=self._options.staging_dir)
         except KStoreError as error:
-            logger.warning("%s: staged files stay behind: %s", area, error)
+            logger.warning("%s: staged files stay behind: %s", self._area, error)
 
 
 def _job(query: str, batch: int) -> str:

@@ -143,6 +143,7 @@ class Query:
     sink: str = "out"
     most: int = 6
     commit_timeout: float = 0.0
+    staging_dir: str | None = None
     apart: dict[str, Callable[[Step], Any]] = field(default_factory=dict)  # how steps run that have a process
 
     @property
@@ -202,6 +203,8 @@ class Query:
 
     def writer(self) -> StreamWriter:
         options = {"topic": self.sink, "partitions": str(PARTITIONS), "commitTimeout": f"{self.commit_timeout}s"}
+        if self.staging_dir is not None:
+            options["stagingDir"] = self.staging_dir
         return StreamWriter(str(self.root), WriteOptions.parse(options), SCHEMA)
 
     def _step(self, name: str, step: Step) -> Any:
