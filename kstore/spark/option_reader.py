@@ -115,7 +115,7 @@ class OptionReader:
             self._values[low] = str(value)
         for name in OF_STREAMS:
             if name not in own and name.lower() in self._values:
-                logger.warning("%s is for streams, and passed over in a batch %s", name, direction)
+                logger.warning("%s is for the source of a stream, and passed over in a %s", name, direction)
 
     def config(self) -> dict[str, str] | None:
         named = [name for name in self._values if name.startswith(CONFIG_PREFIX)]

@@ -6,12 +6,13 @@ Spark writes it to the query's checkpoint and compares it as text. Invariant: eq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.errors import ConfigError
+from kstore.files import names
 from kstore.spark.option_reader import Partition
 
 TOPIC_IDS = "$topicIds"  # no topic can have this name
@@ -37,6 +38,10 @@ class StreamOffsets:
             if topic == TOPIC_IDS:
                 ids = by_number
                 continue
+            try:
+                names.check_topic(topic)
+            except ValueError:
+                raise _malformed({topic: by_number}) from None
             for number, offset in by_number.items():
                 if not (number.isdecimal() and number.isascii() and len(number) <= 10 and int(number) <= INT_MAX):
                     raise _malformed({topic: {number: offset}})
@@ -68,21 +73,16 @@ def share_out(backlogs: Mapping[Partition, int], most: int | None) -> dict[Parti
     """Return how many offsets of each partition come next: all, or `most` in proportion to the backlogs.
 
     The result adds up to `most`, or to the sum of the backlogs if that is smaller. The parts that rounding down leaves
-    over go to the partitions with the largest remainders.
+    over go to partitions that would get nothing, so that a small backlog does not wait for a large one to end, and then
+    to those with the largest remainders.
     """
     total = sum(backlogs.values())
     if most is None or total <= most:
         return dict(backlogs)
     shares = {partition: size * most // total for partition, size in backlogs.items()}
     left = most - sum(shares.values())
-    for partition in _by_remainder(backlogs, most, total)[:left]:
+    remainders = {partition: size * most % total for partition, size in backlogs.items()}
+    has_more = (partition for partition in backlogs if remainders[partition])
+    for partition in sorted(has_more, key=lambda each: (shares[each] > 0, -remainders[each], each))[:left]:
         shares[partition] += 1
     return shares
-
-
-def _by_remainder(backlogs: Mapping[Partition, int], most: int, total: int) -> Sequence[Partition]:
-    def remainder(partition: Partition) -> tuple[int, Partition]:
-        return -(backlogs[partition] * most % total), partition
-
-    has_more: Iterable[Partition] = (each for each in backlogs if backlogs[each] * most % total)
-    return sorted(has_more, key=remainder)

@@ -12,6 +12,7 @@ from typing import Self
 from kstore.base.numbers import LONG_MAX
 from kstore.errors import ConfigError
 from kstore.files import names
+from kstore.files.stream_positions import SUFFIX
 from kstore.spark.option_reader import OF_STREAMS, OptionReader, plain
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions
 
@@ -62,6 +63,7 @@ def _check_group(group: str) -> None:
     """Raise `ConfigError` for a group that cannot be part of a file's name."""
     try:
         names.check_topic(group)
+        names.check_topic(f"{group}{SUFFIX}")
     except ValueError as error:
         raise ConfigError(
             f"groupId is {group[:300]!r}; the characters of a topic's name are allowed: {error}"

@@ -45,12 +45,17 @@ def test_the_form_is_that_of_sparks_kafka_source_with_the_ids_of_topics() -> Non
         {"a": {"99999999999": 1}},
         {"a": {"\u0663": 1}},
         {"$topicIds": {"a": 1}},
+        {"../a": {"0": 1}},
         {"logOffset": 5},
     ],
 )
 def test_an_offset_of_another_form_is_refused_with_what_was_found(value: Any) -> None:
     with pytest.raises(ConfigError, match="the checkpoint has an offset that kstore did not write"):
         StreamOffsets.parse(value)
+
+
+def test_a_small_backlog_does_not_wait_for_the_end_of_a_large_one() -> None:
+    assert share_out({("large", 0): 1_000_000, ("small", 0): 1}, 1000) == {("large", 0): 999, ("small", 0): 1}
 
 
 @given(st.dictionaries(PARTITIONS, st.integers(0, 10**6), max_size=8), st.integers(1, 10**6))
