@@ -111,7 +111,7 @@ class BulkLoads:
         directories = tuple(dict.fromkeys(row.directory for row in rows))
         load = name_of(rows, txn)
         if self._done.has(load, *txn):
-            self._refuse_other_batch(load)
+            self._refuse_grown_batch(load)
             remove_staged(directories, self._areas)
             return Adopted(duplicate=True)
         by_key: dict[Key, list[Staged]] = {}
@@ -126,16 +126,16 @@ class BulkLoads:
         record = CommitRecord(load, "", (), *txn, (), directories)
         return self._commit(record, staged, rename_bytes, check)
 
-    def _refuse_other_batch(self, load: str) -> None:
-        """Raise `ConfigError` if a micro-batch that is done had another number of records.
+    def _refuse_grown_batch(self, load: str) -> None:
+        """Raise `ConfigError` if a micro-batch that is done had fewer records.
 
         A checkpoint that has lost its last batch makes Spark plan it again, with the rows that have arrived since. To
-        skip these would lose them.
+        skip these would lose them. Fewer records than before lose nothing: compaction or retention came in between.
         """
         batch, _, count = load.rpartition(":")
         for name in self._done.loads if batch else ():
             before = name.removeprefix(f"{batch}:")
-            if before not in (name, count):
+            if before != name and before.isdecimal() and int(before) < int(count):
                 raise ConfigError(
                     f"{batch} was committed with {before} records, and is to be committed with {count}: the checkpoint "
                     f"of this query has lost its last batch, or the query's rows differ from run to run. Start a query "

@@ -113,7 +113,7 @@ def test_of_streaming_queries_the_thousand_that_committed_last_are_remembered(tm
     assert len(left) == load_files.MOST_STREAMS + 2
 
 
-def test_a_micro_batch_that_comes_again_must_have_as_many_records(root: Path) -> None:
+def test_a_micro_batch_that_comes_again_with_more_records_is_refused(root: Path) -> None:
     txn = (f"{load_files.STREAM_PREFIX}{0:08x}-0000-0000-0000-000000000000", 7)
 
     def staged(job: str, count: int) -> list[Staged]:
@@ -122,6 +122,7 @@ def test_a_micro_batch_that_comes_again_must_have_as_many_records(root: Path) ->
     with Store.open(root, background=False) as store:
         assert store.adopt(staged("first", 8), txn=txn).records == 8
         assert store.adopt(staged("again", 8), txn=txn).duplicate
+        assert store.adopt(staged("compacted", 5), txn=txn).duplicate
     with Store.open(root, background=False) as store:
         with pytest.raises(ConfigError, match=r":7 was committed with 8 records, and is to be committed with 16"):
             store.adopt(staged("replanned", 16), txn=txn)
