@@ -125,6 +125,7 @@ def test_a_stream_between_logs_survives_kills_and_restarts(
 
 
 @limits_batches
+@pytest.mark.slow
 def test_a_stream_into_files_survives_kills_and_restarts(
     driver: Driver, source: Path, place: Path, rng: random.Random, kills: int
 ) -> None:
