@@ -41,7 +41,7 @@ ROWS = scaled(5_000_000)
 FEW = max(ROWS // 10, 1)
 DRAIN, OBJECTS, READY = "mapInArrow that does nothing", "an object a row", "ready-made batches"
 
-INGEST = Question("ingest of 5 M rows into 16 partitions", against=((DRAIN, 0.7), (OBJECTS, 8), (f"{KAFKA} sink", 2)))
+INGEST = Question("ingest of 5 M rows into 16 partitions", against=((DRAIN, 0.75), (OBJECTS, 8), (f"{KAFKA} sink", 2)))
 WRITE = Question('write.format("kstore") of the same rows', against=(("ks.ingest", 0.8),))
 SCAN = {
     "7 columns": Question("scan of 7 columns", against=((f"{KAFKA} source", 4), (READY, 0.8))),

@@ -156,6 +156,16 @@ def test_sink_kstore(benchmark: BenchmarkFixture, spark: Any, files: Path, tmp_p
     contest(benchmark, SINK, "kstore", run, ROWS, fresh(tmp_path))
 
 
+def test_sink_nothing(benchmark: BenchmarkFixture, spark: Any, files: Path, tmp_path: Path) -> None:
+    """What Spark leaves: the micro-batches, and the way of the rows into Python."""
+    checkpoints = numbered(tmp_path)
+
+    def run() -> None:
+        run_to_end(pieces(spark, files), "trivial", next(checkpoints))
+
+    contest(benchmark, SINK, "bound: a sink that drops the rows", run, ROWS)
+
+
 def test_sink_ingest(benchmark: BenchmarkFixture, spark: Any, files: Path, tmp_path: Path) -> None:
     each = FILES // PIECES
     paths = [str(files / f"{number}.parquet") for number in range(FILES)]
