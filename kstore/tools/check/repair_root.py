@@ -236,7 +236,7 @@ def _plan_loads(plan: RootPlan, others: Sequence[str]) -> None:
             text = fs.read_file(path).decode(errors="replace")
         except StorageError:
             text = '"version": none'
-        version = re.search(r'^ "version": (.*)$', text, re.MULTILINE)
+        version = re.search(r'^ "version": (.*?),?$', text, re.MULTILINE)
         if version is not None and version[1] != "1":
             plan.by_hand.append(f"{load_files.LOADS_FILE}: {error.strerror}")
             return
