@@ -104,7 +104,7 @@ class Done:
 
     def write(self, roots: Iterable[str]) -> None:
         """Write the loads to every root, durably."""
-        # "version" is the last line, as in the files of earlier releases: 'kstore repair' reads the lines of damaged ones.
+        # "version" is the last line, as in the files of earlier releases: `kstore repair` reads damaged ones by lines.
         data = {"applications": dict(self.applications), "loads": list(self.loads), "version": _VERSION}
         for root in roots:
             _write(f"{root}/{LOADS_FILE}", data, MAX_LOADS_BYTES)  # in the order of the commits
