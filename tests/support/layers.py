@@ -28,6 +28,7 @@ PACKAGES = (
     "tools",
     "copies",
     "metrics",
+    "datasets",
     "spark",
     "cli",
     "testing",
@@ -80,8 +81,9 @@ LEAVES: dict[str, set[str]] = {
     "tools": set(),
     "copies": set(),
     "metrics": {"copies"},
+    "datasets": set(),
     "spark": set(),
-    "cli": {"tools", "copies", "metrics", "spark"},
+    "cli": {"tools", "copies", "metrics", "datasets", "spark"},
     "testing": {"tools", "spark"},
 }
 
