@@ -27,6 +27,11 @@ def pyarrow(user: str, *modules: str, extra: str = "arrow") -> Any:
     return _library(user, "pyarrow", "PyArrow", extra)
 
 
+def polars(user: str) -> Any:
+    """Import Polars, or raise a `ConfigError` that names `user`."""
+    return _library(user, "polars", "Polars", "polars")
+
+
 def pyspark(user: str, module: str = "pyspark") -> Any:
     """Import PySpark or a module of it, or raise a `ConfigError` that names `user`."""
     return _library(user, module, "PySpark", "spark")

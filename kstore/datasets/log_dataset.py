@@ -1,0 +1,198 @@
+"""`LogDataset`: a `pyarrow.dataset.Dataset` over logs, into which engines push columns and filters.
+
+The object has no dataset of Arrow's C++ library behind it, so it defines every method of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from kstore.base import optional
+from kstore.datasets.row_filters import ExpressionFilter
+from kstore.datasets.table_scan import Table, TableScan
+from kstore.errors import ConfigError
+
+pa = optional.pyarrow("a dataset", "acero", "compute", "dataset")
+
+Chosen = Sequence[str] | dict[str, Any] | None
+
+
+class LogDataset(pa.dataset.Dataset):  # type: ignore[misc]
+    """The records of logs as a table, as `kstore.dataset` returns it."""
+
+    def __init__(self, table: Table, expression: Any = None, only: tuple[str, int] | None = None) -> None:
+        self._table = table
+        self._expression = expression
+        self._only = only
+
+    def __repr__(self) -> str:
+        return f"<kstore dataset of {', '.join(self.schema.names)}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a dataset of logs cannot be pickled: open it in the other process")
+
+    @property
+    def schema(self) -> Any:
+        """The columns and their types."""
+        return self._table.schema
+
+    @property
+    def partition_expression(self) -> Any:
+        """What is known of all rows: nothing."""
+        return pa.compute.scalar(True)
+
+    def scanner(self, columns: Chosen = None, filter: Any = None, **how: Any) -> LogScanner:
+        """Return a scan of these columns, or of named expressions, and of the rows that `filter` selects.
+
+        Of the other arguments of PyArrow, `batch_size` is obeyed; what concerns files and threads is ignored.
+        """
+        return LogScanner(self._table, columns, self._both(filter), self._only, how.get("batch_size"))
+
+    def to_batches(self, columns: Chosen = None, filter: Any = None, **how: Any) -> Iterator[Any]:
+        return self.scanner(columns, filter, **how).to_batches()
+
+    def to_table(self, columns: Chosen = None, filter: Any = None, **how: Any) -> Any:
+        return self.scanner(columns, filter, **how).to_table()
+
+    def head(self, num_rows: int, columns: Chosen = None, filter: Any = None, **how: Any) -> Any:
+        return self.scanner(columns, filter, **how).head(num_rows)
+
+    def take(self, indices: Any, columns: Chosen = None, filter: Any = None, **how: Any) -> Any:
+        return self.scanner(columns, filter, **how).take(indices)
+
+    def count_rows(self, filter: Any = None, **how: Any) -> int:
+        return self.scanner(None, filter, **how).count_rows()
+
+    def filter(self, expression: Any) -> LogDataset:
+        """Return the dataset of the rows that `expression` selects, too."""
+        return LogDataset(self._table, self._both(expression), self._only)
+
+    def get_fragments(self, filter: Any = None) -> Iterator[LogDataset]:
+        """Return a dataset for each partition that may have rows that `filter` selects."""
+        scan = TableScan(self._table, [], _row_filter(self._table, self._both(filter)), self._only)
+        for place in scan.places():
+            yield LogDataset(self._table, self._expression, place)
+
+    @property
+    def physical_schema(self) -> Any:
+        """The columns and their types; a fragment has this name for them."""
+        return self._table.schema
+
+    def _both(self, filter: Any) -> Any:
+        if filter is None or self._expression is None:
+            return self._expression if filter is None else filter
+        return self._expression & filter
+
+    def replace_schema(self, schema: Any) -> NoReturn:
+        raise ConfigError("the schema of a dataset of logs is fixed; cast the columns of a scan")
+
+    def sort_by(self, sorting: Any, **how: Any) -> Any:
+        return pa.dataset.InMemoryDataset(self.to_table().sort_by(sorting, **how))
+
+    def join(self, right_dataset: Any, keys: Any, right_keys: Any = None, **how: Any) -> Any:
+        right = right_dataset.to_table() if isinstance(right_dataset, pa.dataset.Dataset) else right_dataset
+        return pa.dataset.InMemoryDataset(self.to_table().join(right, keys, right_keys, **how))
+
+    def join_asof(self, right_dataset: Any, on: str, by: Any, tolerance: Any, **how: Any) -> Any:
+        right = right_dataset.to_table() if isinstance(right_dataset, pa.dataset.Dataset) else right_dataset
+        return pa.dataset.InMemoryDataset(self.to_table().join_asof(right, on, by, tolerance, **how))
+
+    def _get_fragments(self, filter: Any) -> Iterator[LogDataset]:
+        return self.get_fragments(filter)
+
+    def _scanner_options(self, options: Any) -> NoReturn:
+        raise TypeError("a dataset of logs has no options of Arrow's scanner; call scanner()")
+
+    _scan_options = _scanner_options
+
+
+class LogScanner:
+    """A scan of a `LogDataset`, with the methods of `pyarrow.dataset.Scanner`; each call reads anew."""
+
+    def __init__(
+        self, table: Table, columns: Chosen, expression: Any, only: tuple[str, int] | None, batch_size: int | None
+    ) -> None:
+        self.dataset_schema = table.schema
+        self._batch_size = batch_size
+        self._projection = None
+        names = table.schema.names if columns is None else list(columns)
+        if isinstance(columns, dict):
+            self._projection = _Projection(table.schema, columns)
+            names = self._projection.needed
+        for name in names:
+            if name not in table.schema.names:
+                raise ConfigError(f"the dataset has no column {name!r}; it has {', '.join(table.schema.names)}")
+        self._scan = TableScan(table, names, _row_filter(table, expression), only)
+        self.projected_schema = self._scan.schema if self._projection is None else self._projection.schema
+
+    def to_batches(self) -> Iterator[Any]:
+        """Read the rows as record batches."""
+        for batch in self._scan.batches():
+            whole = batch if self._projection is None else self._projection.of(batch)
+            if self._batch_size is None or whole.num_rows <= self._batch_size:
+                yield whole
+                continue
+            for first in range(0, whole.num_rows, self._batch_size):
+                yield whole.slice(first, self._batch_size)
+
+    def to_reader(self) -> Any:
+        """Return a reader of the rows; closing it stops the scan."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def scan_batches(self) -> Iterator[Any]:
+        """Read the rows as record batches, each with the fragment that it comes from."""
+        raise TypeError("a scan of logs does not say which fragment a batch comes from; call to_batches()")
+
+    def to_table(self) -> Any:
+        """Read all rows into memory."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.projected_schema)
+
+    def head(self, num_rows: int) -> Any:
+        """Read the first rows."""
+        found, left = [], num_rows
+        batches = self.to_batches()
+        while left > 0 and (batch := next(batches, None)) is not None:
+            found.append(batch.slice(0, left))
+            left -= found[-1].num_rows
+        return pa.Table.from_batches(found, schema=self.projected_schema)
+
+    def take(self, indices: Any) -> Any:
+        """Read the rows with these numbers."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """Count the rows."""
+        return self._scan.count()
+
+
+def _row_filter(table: Table, expression: Any) -> ExpressionFilter | None:
+    return None if expression is None else ExpressionFilter(table.schema, expression)
+
+
+class _Projection:
+    """Columns that are expressions over those of a dataset."""
+
+    def __init__(self, schema: Any, columns: dict[str, Any]) -> None:
+        self._expressions, self._names = list(columns.values()), list(columns)
+        empty = schema.empty_table()
+        self.schema = self._project(empty).schema
+        self.needed = [name for name in schema.names if not self._works_on(empty.drop_columns([name]))]
+        if not self.needed:
+            self.needed = schema.names[:1]
+
+    def of(self, batch: Any) -> Any:
+        table = self._project(pa.Table.from_batches([batch])).combine_chunks()
+        return next(iter(table.to_batches()))
+
+    def _project(self, table: Any) -> Any:
+        source = pa.acero.Declaration("table_source", pa.acero.TableSourceNodeOptions(table))
+        project = pa.acero.Declaration("project", pa.acero.ProjectNodeOptions(self._expressions, self._names))
+        return pa.acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
+
+    def _works_on(self, table: Any) -> bool:
+        try:
+            self._project(table)
+        except (pa.ArrowInvalid, KeyError):
+            return False
+        return True

@@ -1,0 +1,182 @@
+"""`kstore.dataset` and `kstore.scan_polars`: logs as tables into which query engines push columns and filters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kstore.base import optional
+from kstore.datasets.table_scan import Decoding, Table
+from kstore.datasets.table_source import Source, TableSource, table_options
+from kstore.log.reading.read_options import Isolation
+
+if TYPE_CHECKING:
+    import polars
+    import pyarrow.dataset
+
+    from kstore.columns._columns import Columns
+
+SAMPLED = 1000  # records whose values a decoder may see to infer a schema
+
+
+class Decoder(Protocol):
+    """How values are decoded; see `value_decoding`."""
+
+    def bind(self, sample: Any) -> Decoding: ...
+
+
+def dataset(
+    source: Source,
+    topic: str | Iterable[str] | re.Pattern[str] | None = None,
+    *,
+    decode: Decoder | None = None,
+    isolation: Isolation = "read_uncommitted",
+    as_of: int | datetime | Mapping[int, int] | None = None,
+    latest: bool = False,
+    max_lateness: int | timedelta | None = None,
+    partitioned_by_key: bool = False,
+    threads: int | None = None,
+) -> pyarrow.dataset.Dataset:
+    """Open logs as a PyArrow dataset: a table of which a query reads only the columns and ranges that it needs.
+
+    DuckDB, PyArrow, DataFusion and Polars (`polars.scan_pyarrow_dataset`) pass the columns and the filter of a query to
+    the dataset. Conditions on `partition`, `offset` and `timestamp` become ranges by the names of segments and their
+    indexes. The whole filter is applied to every row that is read.
+
+    The columns are `partition` (int32), `offset` (int64), `timestamp` (timestamp in milliseconds, UTC; -1 for a record
+    without one), `timestamp_type` (int8: 0 the producer's, 1 the log's), `key`, `value` (binary) and `headers` (a list
+    of structs of `key` and `value`). Unless one topic is named, the last column is `topic`. In SQL, `offset` is a
+    reserved word: write `"offset"`.
+
+    Each scan reads up to the end of each log at the time when the scan starts. A log may be written meanwhile, by this
+    or another process; no lock is taken.
+
+    Args:
+        source: A log directory or several, the directory of a partition, or an open `Store` or `Log`. Logs that the
+            dataset opens itself are closed when it is garbage-collected.
+        topic: A topic, several, a compiled regular expression that matches the whole name, or `None` for all topics but
+            Kafka's internal ones. New partitions, and new topics that match, are in the next scan.
+        decode: How values become structs or columns: `JsonValues`, `AvroValues` or `ProtobufValues`.
+        isolation: "read_uncommitted" or "read_committed".
+        as_of: Read an earlier state: the records before the first one after this time (a `datetime` with a time zone),
+            or those below an offset: an int for all partitions, or `{partition: offset}`; the others are read to their
+            ends.
+        latest: Read the newest record of each key, as `Store.table` does: committed records only, without the column
+            `timestamp_type`. The table is in memory while it is scanned.
+        max_lateness: The promise that no record is older by more than this (milliseconds or a `timedelta`) than a
+            record before it in its partition, and that every record has a timestamp. An upper bound of `timestamp`
+            then ends the reading. Without the promise a late record may follow, so a first scan reads the timestamps of
+            all records after the lower bound; later scans of the same dataset know them. A topic
+            with `message.timestamp.type=LogAppendTime` has 0 as long as the broker's clock does not step back.
+        partitioned_by_key: The promise that each record with a key is in the partition that Kafka's default partitioner
+            chooses for the present number of partitions. A condition on `key` with `=` or `IN` then reads only these
+            partitions. Other producers may use other partitioners, and a topic may have got more partitions.
+        threads: The most threads that decode; by default one per core and at most 4.
+
+    Returns:
+        The dataset. It cannot be pickled; its methods are those of `pyarrow.dataset.Dataset`. A scan raises
+        `InvalidTimestampError` for a record that breaks `max_lateness`, if it reads the record, and otherwise the
+        errors of `Log.iter_columns`. DuckDB reports them as errors of its own.
+
+    Raises:
+        ConfigError: If PyArrow is not installed, or an argument is invalid.
+        UnknownTopicOrPartitionError: If the topic does not exist.
+        StorageError: If a directory cannot be read.
+
+    Example:
+        >>> import duckdb
+        >>> events = kstore.dataset("data", "orders")
+        >>> duckdb.sql("select partition, value from events where key = 'bob'::blob").fetchall()
+        [(0, b'1 pear')]
+    """
+    from kstore.datasets.log_dataset import LogDataset
+
+    options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
+    return LogDataset(_table(TableSource(source, topic), options, decode))
+
+
+def scan_polars(
+    source: Source,
+    topic: str | Iterable[str] | re.Pattern[str] | None = None,
+    *,
+    decode: Decoder | None = None,
+    isolation: Isolation = "read_uncommitted",
+    as_of: int | datetime | Mapping[int, int] | None = None,
+    latest: bool = False,
+    max_lateness: int | timedelta | None = None,
+    partitioned_by_key: bool = False,
+    threads: int | None = None,
+) -> polars.LazyFrame:
+    """Open logs as a Polars `LazyFrame`, which reads only the columns and ranges that a query needs.
+
+    It differs from `polars.scan_pyarrow_dataset(kstore.dataset(...))` in two ways: Polars passes conditions on keys and
+    values, too, and `head` stops the reading. The arguments, the columns and the errors are those of `dataset`.
+
+    Args:
+        source: As in `dataset`.
+        topic: As in `dataset`.
+        decode: As in `dataset`.
+        isolation: As in `dataset`.
+        as_of: As in `dataset`.
+        latest: As in `dataset`.
+        max_lateness: As in `dataset`.
+        partitioned_by_key: As in `dataset`.
+        threads: As in `dataset`.
+
+    Returns:
+        The frame.
+
+    Raises:
+        ConfigError: If Polars or PyArrow is not installed, or an argument is invalid.
+        UnknownTopicOrPartitionError: If the topic does not exist.
+        StorageError: If a directory cannot be read.
+
+    Example:
+        >>> import polars as pl
+        >>> orders = kstore.scan_polars("data", "orders")
+        >>> orders.filter(pl.col("key") == b"bob").select("partition", "value").collect().rows()
+        [(0, b'1 pear')]
+    """
+    optional.polars("scan_polars")
+    from kstore.datasets.polars_scan import scan
+
+    options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
+    return scan(_table(TableSource(source, topic), options, decode))
+
+
+def _table(source: TableSource, options: Any, decode: Decoder | None) -> Table:
+    pa = optional.pyarrow("a dataset", "compute", "dataset", "acero")
+    decoding = None if decode is None else decode.bind(lambda: _sample(pa, source))
+    header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    fields = [
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("timestamp_type", pa.int8()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.field("item", header, nullable=False))),
+    ]
+    if options.latest:
+        fields = [field for field in fields if field.name != "timestamp_type"]
+    if decoding is not None:
+        at = next(number for number, field in enumerate(fields) if field.name == "value")
+        fields[at : at + decoding.replaces_value] = decoding.fields
+    if source.has_topics:
+        fields.append(pa.field("topic", pa.string()))
+    return Table(source, pa.schema(fields), options, decoding)
+
+
+def _sample(pa: Any, source: TableSource) -> Any:
+    """Return the values of the first records of the partitions, as a binary array."""
+    found, count = [], 0
+    for place in source.places():
+        log = source.log(*place)
+        columns: Columns = log.read_columns(columns=("value",), max_records=SAMPLED - count)
+        found.append(pa.record_batch(columns).column("value"))
+        count += len(columns)
+        if count >= SAMPLED:
+            break
+    return pa.concat_arrays(found) if found else pa.array([], pa.binary())
