@@ -18,7 +18,7 @@ pa = optional.pyarrow("a dataset", "acero", "compute", "dataset")
 Chosen = Sequence[str] | dict[str, Any] | None
 
 
-class LogDataset(pa.dataset.Dataset):  # type: ignore[misc]
+class LogDataset(pa.dataset.Dataset):  # type: ignore[misc, name-defined]
     """The records of logs as a table, as `kstore.dataset` returns it."""
 
     def __init__(self, table: Table, expression: Any = None, only: tuple[str, int] | None = None) -> None:

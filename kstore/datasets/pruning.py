@@ -1,20 +1,23 @@
-"""Finds out which partitions, offsets and times a filter of PyArrow can select.
+"""Finds out which partitions, offsets, times and keys a filter of PyArrow can select.
 
-An `Expression` has no public structure. PyArrow itself simplifies an expression by what is known of a fragment, and
-leaves out the fragment if nothing is left: `Condition.may` asks for one fragment without a file. Everything else is
-searches with that question. Invariant: a value that the expression may select is never excluded.
+An `Expression` has no public structure, but PyArrow itself simplifies an expression by what is known of a fragment, and
+leaves out the fragment if nothing is left: `Condition.may` asks for a fragment without a file. The constants in the
+expression's serialized form, which is a record batch, say where it is worth asking. Invariant: a value that the
+expression may select is never excluded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from datetime import date
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kstore.base import optional
 from kstore.base.numbers import LONG_MAX, LONG_MIN
 
-LEVELS = 5  # how often an interval is halved that does not become smaller: a function of a column may be true anywhere
-_TIMES = 2**42  # times below this, in the year 2109, are searched; all later ones are one interval
+MOST_BORDERS = 256  # of the intervals that are asked for; an expression with more constants gets coarser intervals
 _UNITS = ("ms", "us", "ns")
 
 
@@ -29,44 +32,46 @@ class Condition:
     """A filter over the columns of `schema`, and what it can select. Immutable; thread-safe."""
 
     def __init__(self, schema: Any, expression: Any) -> None:
-        pa = optional.pyarrow("a dataset", "compute", "dataset", "fs")
-        self._pa, self._dataset, self._field = pa, pa.dataset, pa.compute.field
+        pa = optional.pyarrow("a dataset", "compute", "dataset", "fs", "ipc")
+        self._pa, self._field = pa, pa.compute.field
         self._format = pa.dataset.ParquetFileFormat()
         self._files = pa.fs.LocalFileSystem()
         self._schema = schema
-        self._factor = 1  # of a timestamp's unit in a millisecond
         self.expression = expression
 
     def may(self, *known: Any) -> bool:
         """Return whether a row for which all expressions `known` are true may be selected; False is certain."""
-        return self._may(self.expression, known)
+        return self._may(self._schema, known)
 
-    def _may(self, expression: Any, known: tuple[Any, ...]) -> bool:
-        if not known:
-            return True
-        guarantee = known[0]
-        for further in known[1:]:
+    def _may(self, schema: Any, known: Iterable[Any]) -> bool:
+        guarantee = self._pa.compute.scalar(True)
+        for further in known:
             guarantee = guarantee & further
         fragment = self._format.make_fragment("none", filesystem=self._files, partition_expression=guarantee)
-        dataset = self._dataset.FileSystemDataset([fragment], self._schema, self._format, self._files)
-        return next(iter(dataset.get_fragments(filter=expression)), None) is not None
+        dataset = self._pa.dataset.FileSystemDataset([fragment], schema, self._format, self._files)
+        return next(iter(dataset.get_fragments(filter=self.expression)), None) is not None
 
     def equals(self, column: str, value: Any) -> Any:
         """Return an expression for `may`: the column has this value."""
-        return self._field(column) == self._scalar(column, value)
+        return self._field(column) == self._pa.scalar(value, self._schema.field(column).type)
 
     def within(self, column: str, interval: Interval) -> Any:
-        """Return an expression for `may`: the column of integers or times is in this interval."""
-        return (self._field(column) >= self._scalar(column, interval.low)) & (
-            self._field(column) <= self._scalar(column, interval.high)
-        )
+        """Return an expression for `may`: the column of integers is in this interval."""
+        return self._within(column, interval, self._schema.field(column).type, 1)
 
-    def _scalar(self, column: str, value: Any) -> Any:
-        factor = self._factor if column == "timestamp" else 1
-        return self._pa.scalar(value * factor if factor > 1 else value, self._schema.field(column).type)
+    def _within(self, column: str, interval: Interval, kind: Any, factor: int) -> Any:
+        """Return an expression: the column, of this type, divided by `factor` is in this interval."""
+        field, (low, high) = self._field(column), interval
+        least, most = low * factor, high * factor + factor - 1
+        if least <= LONG_MIN:
+            return field <= self._pa.scalar(most, kind)
+        if most >= LONG_MAX:
+            return field >= self._pa.scalar(least, kind)
+        return (field >= self._pa.scalar(least, kind)) & (field <= self._pa.scalar(most, kind))
 
+    @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that the expression uses: without one of them PyArrow cannot evaluate it."""
+        """The columns that the expression uses: without one of them PyArrow cannot evaluate it."""
         empty = self._schema.empty_table()
         return tuple(name for name in self._schema.names if not self._works_on(empty.drop_columns([name])))
 
@@ -77,82 +82,89 @@ class Condition:
             return False
         return True
 
-    def intervals(self, column: str, within: Interval) -> list[Interval]:
-        """Return disjoint rising intervals in `within` that contain every value of the column that may be selected."""
-        found = self._hull(column, within)
-        waiting = [] if found is None else [(found, 0)]
-        opposite = ~self.expression
-        done: list[Interval] = []
+    @cached_property
+    def constants(self) -> list[Any]:
+        """The constants in the expression, as scalars of PyArrow; those of a list one by one."""
+        pa = self._pa
+        _, (buffer, *_) = self.expression.__reduce__()
+        waiting = [column[0] for column in pa.ipc.open_file(buffer).read_all().columns]
+        found = []
         while waiting:
-            interval, level = waiting.pop()
-            low, high = interval
-            if low == high or level == LEVELS or not self._may(opposite, (self.within(column, interval),)):
-                done.append(interval)
+            scalar = waiting.pop()
+            if not scalar.is_valid:
                 continue
-            middle = (low + high) // 2
-            halves = [self._hull(column, Interval(*half)) for half in ((low, middle), (middle + 1, high))]
-            level = level + 1 if halves == [(low, middle), (middle + 1, high)] else 0
-            waiting += [(half, level) for half in reversed(halves) if half is not None]
-        return list(_joined(done))
+            if isinstance(scalar, pa.StructScalar):
+                waiting += scalar.values()
+            elif isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
+                waiting += list(scalar.values)
+            else:
+                found.append(scalar)
+        return found
+
+    def offsets(self, within: Interval) -> list[Interval]:
+        """Return disjoint rising intervals in `within` that contain every offset that may be selected."""
+        values = [value for scalar in self.constants if isinstance(value := scalar.as_py(), int)]
+        chosen = (part for part in _between(values, within) if self.may(self.within("offset", part)))
+        return list(_joined(chosen))
 
     def times(self) -> list[Interval]:
         """Return disjoint rising intervals of milliseconds that contain every timestamp that may be selected.
 
-        PyArrow simplifies a comparison only if the constant fits the unit of the column, so other units are tried, too.
+        PyArrow simplifies a comparison only if the constant fits the unit of the column. So the column has the unit of
+        the finest constant here.
         """
-        everything = [Interval(LONG_MIN, LONG_MAX)]
-        for unit in _UNITS:
-            finer = self._in_unit(unit)
-            try:
-                found = finer._times()
-            except self._pa.ArrowInvalid:  # a constant does not fit this unit
-                continue
-            if found != everything:
-                return found
-        return everything
-
-    def _times(self) -> list[Interval]:
-        edge = LONG_MAX // self._factor
-        outside = [Interval(-edge, -1), Interval(_TIMES, edge)]
-        before, after = ([part] if self.may(self.within("timestamp", part)) else [] for part in outside)
-        found = list(_joined([*before, *self.intervals("timestamp", Interval(0, _TIMES - 1)), *after]))
-        return [Interval(LONG_MIN if low == -edge else low, LONG_MAX if high == edge else high) for low, high in found]
-
-    def _in_unit(self, unit: str) -> Condition:
+        moments = [time for scalar in self.constants if (time := _nanoseconds(self._pa, scalar)) is not None]
+        number = next(n for n in range(3) if n == 2 or not any(time % 10 ** (6 - 3 * n) for time in moments))
+        kind, factor = self._pa.timestamp(_UNITS[number], "UTC"), 1000**number
         at = self._schema.get_field_index("timestamp")
-        field = self._pa.field("timestamp", self._pa.timestamp(unit, "UTC"))
-        made = Condition(self._schema.set(at, field), self.expression)
-        made._factor = 1000 ** _UNITS.index(unit)
-        return made
+        schema = self._schema.set(at, self._pa.field("timestamp", kind))
+        edge = LONG_MAX // factor
+        values = [value for time in moments if abs(value := time // 10**6) < edge]
+        if len(values) < len(moments):  # an earlier or later constant cannot be compared in this unit
+            return [Interval(LONG_MIN, LONG_MAX)]
+        chosen = _joined(
+            part
+            for part in _between(values, Interval(-edge, edge - 1))
+            if self._may(schema, [self._within("timestamp", part, kind, factor)])
+        )
+        ends = {-edge: LONG_MIN, edge - 1: LONG_MAX}
+        return [Interval(ends.get(low, low), ends.get(high, high)) for low, high in chosen]
 
-    def _hull(self, column: str, within: Interval) -> Interval | None:
-        """Return the least interval that contains every value in `within` that may be selected; None if none may."""
+    def keys(self) -> list[bytes] | None:
+        """Return the keys that may be selected; None if any key or a null may be.
 
-        def may(low: int, high: int) -> bool:
-            return self.may(self.within(column, Interval(low, high)))
-
-        low, high = within
-        if low > high or not may(low, high):
+        The filter selects only some of its constants if it selects nothing below, between and above them.
+        """
+        values = sorted({value for scalar in self.constants if isinstance(value := scalar.as_py(), bytes)})
+        if not 0 < len(values) <= MOST_BORDERS:
             return None
-        least = _first(low, high, lambda value: may(low, value))
-        most = -_first(-high, -least, lambda value: may(-value, high))
-        return Interval(least, most)
+        key = self._field("key")
+        gaps: list[tuple[Any, ...]] = [(key < values[0],), (key > values[-1],), (key.is_null(),)]
+        gaps += [(key > low, key < high) for low, high in pairwise(values)]
+        return None if any(self.may(*gap) for gap in gaps) else [value for value in values if self.may(key == value)]
 
 
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Return the first integer from `low` for which `holds` is true; it is true for `high` and stays true."""
-    if holds(low):
-        return low
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def _nanoseconds(pa: Any, scalar: Any) -> int | None:
+    """Return a constant that is a time in nanoseconds since the epoch; None for others."""
+    if isinstance(scalar, pa.TimestampScalar):
+        return int(scalar.value) * {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[scalar.type.unit]
+    if isinstance(scalar, pa.Date32Scalar | pa.Date64Scalar):
+        days = (scalar.as_py() - date(1970, 1, 1)).days
+        return int(days) * 86_400 * 10**9
+    return None
 
 
-def _joined(intervals: list[Interval]) -> Iterator[Interval]:
+def _between(values: Iterable[int], within: Interval) -> Iterator[Interval]:
+    """Yield intervals that together are `within`: each value is one, and so is what lies between two of them."""
+    low, high = within
+    borders = sorted({border for value in values for border in (value, value + 1) if low < border <= high})
+    every = -(-len(borders) // MOST_BORDERS) or 1
+    for start, end in pairwise([low, *borders[::every], high + 1]):
+        if start < end:
+            yield Interval(start, end - 1)
+
+
+def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
     """Join intervals that follow one another without a gap; they rise."""
     last: Interval | None = None
     for interval in intervals:

@@ -33,7 +33,7 @@ class ExpressionFilter:
     def __init__(self, schema: Any, expression: Any) -> None:
         self._pa = pa = optional.pyarrow("a dataset", "acero")
         self.condition = Condition(schema, expression)
-        self.columns = self.condition.columns()
+        self.columns = self.condition.columns
         self._plan = pa.acero.Declaration("project", pa.acero.ProjectNodeOptions([expression], ["selected"]))
 
     def mask(self, batch: Any) -> Any:
@@ -78,7 +78,7 @@ def _probe(schema: Any) -> Any:
     pa = optional.pyarrow("scan_polars", "dataset")
     filters: list[Any] = []
 
-    class Probe(pa.dataset.Dataset):  # type: ignore[misc]
+    class Probe(pa.dataset.Dataset):  # type: ignore[misc, name-defined]
         """An empty dataset that remembers the filters of its scans."""
 
         def __init__(self) -> None:

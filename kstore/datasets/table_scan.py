@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from kstore.base import optional, times
-from kstore.datasets.key_pruning import partitions_of_keys
 from kstore.datasets.pruning import Interval
 from kstore.datasets.row_filters import RowFilter
 from kstore.datasets.spans import Span, joined
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 IN_LOG = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 IN_NAMES = {"partition", "topic"}  # columns with the same value in all rows of a partition
+IN_RANGES = {*IN_NAMES, "offset", "timestamp"}  # columns whose conditions narrow the ranges of offsets
+FEW_OFFSETS = 65_536  # one thread reads ranges of so many: several would read beyond the end
 MOST_SELECTED = 65_536  # rows that are selected before their other columns are read
 COUNTED_OFFSETS = 262_144  # of which the headers of batches are in memory at a time
 MANY = 0.5  # from this share of selected rows on, all columns are read together
@@ -99,12 +100,12 @@ class TableScan:
             whole = {place: table.source.span(*place, table.options) for place in places}
             return [Part(*place, table.source.log(*place), (span,)) for place, span in whole.items()]
         if table.options.partitioned_by_key and "key" in self._tested:
-            places = partitions_of_keys(condition, table.source, places)
+            places = table.source.with_keys(places, condition.keys())
         spans = {place: table.source.span(*place, table.options) for place in places}
         if not spans:
             return []
         widest = Interval(min(span.start for span in spans.values()), max(span.end for span in spans.values()) - 1)
-        offsets = condition.intervals("offset", widest) if "offset" in self._tested else [widest]
+        offsets = condition.offsets(widest) if "offset" in self._tested else [widest]
         moments = condition.times() if "timestamp" in self._tested else None
         parts = []
         for place, span in spans.items():
@@ -153,10 +154,13 @@ class TableScan:
                 yield from self._selected(part, chunk, self._columns)
             return
         offset, end = span
+        is_narrow = tested <= IN_RANGES  # most rows of the range are selected, as far as the range could be narrowed
         while offset < end:
-            offset = yield from self._in_two_steps(part, Span(offset, end))
+            if not is_narrow:
+                offset = yield from self._in_two_steps(part, Span(offset, end))
             if offset < end:
                 offset = yield from self._in_one_step(part, Span(offset, end))
+            is_narrow = False
 
     def _equal_rows(self, part: Part, span: Span) -> Iterator[Any]:
         """Yield rows that are all the same, since every column is in the name of the partition."""
@@ -229,7 +233,7 @@ class TableScan:
             end_offset=span.end,
             columns=self._in_log(names, with_offsets=with_offsets or by_time),
             isolation=self._table.options.isolation,
-            threads=self._table.options.threads,
+            threads=1 if span.end - span.start <= FEW_OFFSETS else self._table.options.threads,
         ):
             if by_time:
                 late.check(chunk)

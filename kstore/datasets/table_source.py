@@ -150,12 +150,21 @@ class TableSource:
             end = end if found is None else min(end, found.offset)
         return self.known_times(log).without_newer(log, Span(start, end), high)
 
-    def partition_for(self, topic: str, key: bytes) -> int | None:
-        """Return the partition of a key by Kafka's default partitioner; None if partitions of the topic are missing."""
+    def with_keys(self, places: list[tuple[str, int]], keys: list[bytes] | None) -> list[tuple[str, int]]:
+        """Return the places where Kafka's default partitioner puts these keys; all of them for None.
+
+        All partitions of a topic are kept if some are missing, since the partitioner depends on their number.
+        """
         store = self._store
-        if store is None or store.partitions(topic) != tuple(range(partition_count(store, topic))):
-            return None
-        return store.partition_for(topic, key)
+        if store is None or keys is None:
+            return places
+        kept: set[tuple[str, int]] = set()
+        for topic in {topic for topic, _ in places}:
+            numbers: Iterable[int] = store.partitions(topic)
+            if tuple(numbers) == tuple(range(partition_count(store, topic))):
+                numbers = {store.partition_for(topic, key) for key in keys}
+            kept.update((topic, number) for number in numbers)
+        return [place for place in places if place in kept]
 
     def latest(self, topic: str, as_of: AsOf) -> Iterator[tuple[int, Columns]]:
         """Return the newest record of each key of a topic, as pairs of a partition and columns."""
