@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from kstore.copies.backups.backup import Backup, backup
     from kstore.copies.replication.replicate import Replication, replicate
     from kstore.copies.restores.restore import restore
+    from kstore.datasets.open_dataset import dataset, scan_polars
     from kstore.log.async_stream import Stream
     from kstore.log.compaction.compaction_outlook import CompactionOutlook
     from kstore.log.log import Log
@@ -107,6 +108,7 @@ __all__ = [
     "TransactionalProducer",
     "TruncationStats",
     "backup",
+    "dataset",
     "decode_batches",
     "decode_columns",
     "encode_batch",
@@ -114,6 +116,7 @@ __all__ = [
     "export_to_prometheus",
     "replicate",
     "restore",
+    "scan_polars",
 ]
 __all__ += errors.__all__
 
@@ -147,6 +150,7 @@ _OWNERS = {
     "kstore.copies.backups.backup": ("Backup", "backup"),
     "kstore.copies.replication.replicate": ("Replication", "replicate"),
     "kstore.copies.restores.restore": ("restore",),
+    "kstore.datasets.open_dataset": ("dataset", "scan_polars"),
     "kstore.log.async_stream": ("Stream",),
     "kstore.log.compaction.compaction_outlook": ("CompactionOutlook",),
     "kstore.log.log_table": ("LogTable",),

@@ -112,18 +112,7 @@ def scan_polars(
     """Open logs as a Polars `LazyFrame`, which reads only the columns and ranges that a query needs.
 
     It differs from `polars.scan_pyarrow_dataset(kstore.dataset(...))` in two ways: Polars passes conditions on keys and
-    values, too, and `head` stops the reading. The arguments, the columns and the errors are those of `dataset`.
-
-    Args:
-        source: As in `dataset`.
-        topic: As in `dataset`.
-        decode: As in `dataset`.
-        isolation: As in `dataset`.
-        as_of: As in `dataset`.
-        latest: As in `dataset`.
-        max_lateness: As in `dataset`.
-        partitioned_by_key: As in `dataset`.
-        threads: As in `dataset`.
+    values, too, and `head` stops the reading. Takes the arguments of `dataset`; the columns and errors are the same.
 
     Returns:
         The frame.

@@ -28,6 +28,9 @@ class Interval(NamedTuple):
     high: int
 
 
+EVERYTHING = Interval(LONG_MIN, LONG_MAX)
+
+
 class Condition:
     """A filter over the columns of `schema`, and what it can select. Immutable; thread-safe."""
 
@@ -49,7 +52,10 @@ class Condition:
             guarantee = guarantee & further
         fragment = self._format.make_fragment("none", filesystem=self._files, partition_expression=guarantee)
         dataset = self._pa.dataset.FileSystemDataset([fragment], schema, self._format, self._files)
-        return next(iter(dataset.get_fragments(filter=self.expression)), None) is not None
+        try:
+            return next(iter(dataset.get_fragments(filter=self.expression)), None) is not None
+        except self._pa.ArrowInvalid:  # a constant does not fit another unit of time
+            return True
 
     def equals(self, column: str, value: Any) -> Any:
         """Return an expression for `may`: the column has this value."""
@@ -61,13 +67,12 @@ class Condition:
 
     def _within(self, column: str, interval: Interval, kind: Any, factor: int) -> Any:
         """Return an expression: the column, of this type, divided by `factor` is in this interval."""
-        field, (low, high) = self._field(column), interval
-        least, most = low * factor, high * factor + factor - 1
-        if least <= LONG_MIN:
-            return field <= self._pa.scalar(most, kind)
-        if most >= LONG_MAX:
-            return field >= self._pa.scalar(least, kind)
-        return (field >= self._pa.scalar(least, kind)) & (field <= self._pa.scalar(most, kind))
+        field, known = self._field(column), self._field(column).is_valid()
+        if interval.low > LONG_MIN:
+            known = known & (field >= self._pa.scalar(interval.low * factor, kind))
+        if interval.high < LONG_MAX:
+            known = known & (field <= self._pa.scalar(interval.high * factor + factor - 1, kind))
+        return known
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -118,17 +123,13 @@ class Condition:
         kind, factor = self._pa.timestamp(_UNITS[number], "UTC"), 1000**number
         at = self._schema.get_field_index("timestamp")
         schema = self._schema.set(at, self._pa.field("timestamp", kind))
-        edge = LONG_MAX // factor
-        values = [value for time in moments if abs(value := time // 10**6) < edge]
-        if len(values) < len(moments):  # an earlier or later constant cannot be compared in this unit
-            return [Interval(LONG_MIN, LONG_MAX)]
-        chosen = _joined(
-            part
-            for part in _between(values, Interval(-edge, edge - 1))
-            if self._may(schema, [self._within("timestamp", part, kind, factor)])
+        values = [time // 10**6 for time in moments]
+        if any(abs(value) >= LONG_MAX // factor for value in values):
+            return [EVERYTHING]
+        parts = _between(values, EVERYTHING)
+        return list(
+            _joined(part for part in parts if self._may(schema, [self._within("timestamp", part, kind, factor)]))
         )
-        ends = {-edge: LONG_MIN, edge - 1: LONG_MAX}
-        return [Interval(ends.get(low, low), ends.get(high, high)) for low, high in chosen]
 
     def keys(self) -> list[bytes] | None:
         """Return the keys that may be selected; None if any key or a null may be.
