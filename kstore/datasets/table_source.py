@@ -70,7 +70,7 @@ def table_options(
     if isinstance(max_lateness, timedelta):
         max_lateness = max_lateness // timedelta(milliseconds=1)
     if max_lateness is not None:
-        max_lateness = arguments.integer("max_lateness", max_lateness)
+        max_lateness = arguments.integer("max_lateness", max_lateness, low=0)
     if threads is not None:
         threads = arguments.integer("threads", threads, low=1)
     return TableOptions(isolation, as_of, bool(latest), max_lateness, bool(partitioned_by_key), threads)
