@@ -5,14 +5,14 @@ Spark pickles these objects, so they hold plain values only. The module can be i
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kstore.errors import ConfigError
 from kstore.spark.option_reader import COLUMN_TYPES
-from kstore.spark.scanning import Filters, Piece, Scan, plan
+from kstore.spark.pushdown import narrowed
+from kstore.spark.scanning import Piece, Scan, plan
 from kstore.spark.spark_options import ReadOptions
 
 try:
@@ -23,8 +23,6 @@ except ImportError:
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass
@@ -58,62 +56,21 @@ class Reader(DataSourceReader):
     def __init__(self, root: str, options: ReadOptions, schema: StructType) -> None:
         self._root = root
         self._options = options
-        self._filters: Filters | None = None
         self._scan = scan_of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Return the pieces to read; for an empty list Spark makes one partition, None."""
-        return [Part(piece) for piece in plan(self._root, self._options, filters=self._filters)]
+        return [Part(piece) for piece in plan(self._root, self._options, filters=self._scan.filters)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._scan.batches(partition.piece) if isinstance(partition, Part) else iter(())
 
 
 class PushdownReader(Reader):
-    """A reader that uses names and indexes to skip records that a query's conditions exclude."""
+    """A reader that leaves out records that a query's conditions exclude."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Note the conditions that narrow the ranges; return all conditions, since Spark must test each row again."""
-        self._filters = narrowed(filters)
+        """Note the conditions that select what is read; return all conditions, since Spark must test each row again."""
+        found = narrowed(filters, by_key=self._options.partitioned_by_key)
+        self._scan = replace(self._scan, filters=replace(found, max_lateness_ms=self._options.max_lateness_ms))
         return filters
-
-
-def narrowed(filters: Iterable[Any]) -> Filters:
-    """Return what all filters together select. It has no greatest timestamp, as records may be out of time order."""
-    narrow = Filters()
-    for condition in filters:
-        kind = type(condition).__name__
-        path: Any = getattr(condition, "attribute", None)
-        value: Any = getattr(condition, "value", None)
-        values = [item for item in (value or () if kind == "In" else [value]) if item is not None]
-        if not path or len(path) != 1 or not values:
-            continue
-        name = path[0]
-        if name == "topic" and kind in ("EqualTo", "In"):
-            narrow = narrow._replace(topics=_both(narrow.topics, values))
-        elif name == "partition" and kind in ("EqualTo", "In"):
-            narrow = narrow._replace(partitions=_both(narrow.partitions, values))
-        elif name == "offset":
-            narrow = _offsets(narrow, kind, values)
-        elif name == "timestamp" and kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
-            least = (value - _EPOCH) // datetime.timedelta(milliseconds=1)
-            narrow = narrow._replace(least_timestamp=_greater(narrow.least_timestamp, least))
-    return narrow
-
-
-def _offsets(narrow: Filters, kind: str, values: list[int]) -> Filters:
-    low, high = min(values), max(values)
-    if kind in ("EqualTo", "In", "GreaterThanOrEqual", "GreaterThan"):
-        narrow = narrow._replace(least_offset=_greater(narrow.least_offset, low + (kind == "GreaterThan")))
-    if kind in ("EqualTo", "In", "LessThanOrEqual", "LessThan"):
-        end = high + (kind != "LessThan")
-        narrow = narrow._replace(end_offset=end if narrow.end_offset is None else min(end, narrow.end_offset))
-    return narrow
-
-
-def _both(one: frozenset[Any] | None, others: list[Any]) -> frozenset[Any]:
-    return frozenset(others) if one is None else one & frozenset(others)
-
-
-def _greater(one: int | None, other: int) -> int:
-    return other if one is None else max(one, other)

@@ -27,9 +27,10 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.files import checkpoint
-from kstore.log.log import Log
+from kstore.log.log import Log, kept_columns
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
-from kstore.spark.spark_options import Range, ReadOptions
+from kstore.spark.pushdown import NO_FILTERS, Filters, LatenessCheck
+from kstore.spark.spark_options import ReadOptions
 from kstore.spark.workers import refuse_lost_path, refuse_other_files, refuse_other_python
 from kstore.store.catalog import Entry, look
 
@@ -65,16 +66,6 @@ class Piece(NamedTuple):
     def name(self) -> str:
         """Topic and partition, for messages."""
         return f"{self.topic}-{self.partition}"
-
-
-class Filters(NamedTuple):
-    """The topics, partitions, offsets and least timestamp that a query's conditions select."""
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    least_offset: int | None = None
-    end_offset: int | None = None
-    least_timestamp: int | None = None  # in milliseconds
 
 
 class LogMarks:
@@ -130,6 +121,8 @@ def plan(
     for entry in look(directories(root)).entries:
         entries_of.setdefault(entry.topic, {})[entry.partition] = entry
     chosen = options.choose({topic: sorted(numbers) for topic, numbers in entries_of.items()})
+    if filters is not None:
+        filters = filters.by_keys({topic: entries_of[topic] for topic, _ in chosen})
     opened: dict[tuple[str, int], LogMarks] = {}
     ids: dict[tuple[str, int], str | None] = {}
     logs: list[Log] = []
@@ -144,9 +137,7 @@ def plan(
         return opened[topic, number]
 
     try:
-        ranges = options.plan(chosen, marks, min_partitions=min_partitions)
-        if filters is not None:
-            ranges = list(_kept(ranges, filters, marks))
+        ranges = options.plan(chosen, marks, min_partitions=min_partitions, filters=filters)
     finally:
         for log in logs:
             log.close()
@@ -162,25 +153,6 @@ def topic_id_in(path: str) -> str | None:
     return None if metadata is None else checkpoint.format_topic_id(metadata.topic_id)
 
 
-def _kept(ranges: Iterable[Range], filters: Filters, marks: Any) -> Iterator[Range]:
-    """Yield the parts of the ranges that a query's conditions select; they may be larger, as Spark tests each row."""
-    for part in ranges:
-        if filters.topics is not None and part.topic not in filters.topics:
-            continue
-        if filters.partitions is not None and part.partition not in filters.partitions:
-            continue
-        start, end = part.start, part.end
-        if filters.least_offset is not None:
-            start = max(start, filters.least_offset)
-        if filters.end_offset is not None:
-            end = min(end, filters.end_offset)
-        if filters.least_timestamp is not None and start < end:
-            first = marks(part.topic, part.partition).at_time(filters.least_timestamp)
-            start = end if first is None else max(start, first)
-        if start < end:
-            yield part._replace(start=start, end=end)
-
-
 @dataclass(frozen=True)
 class Scan:
     """How tasks read their pieces. Plain values; can be pickled. Thread-safe."""
@@ -189,6 +161,7 @@ class Scan:
     isolation: Isolation = "read_uncommitted"
     fail_on_data_loss: bool = True
     not_null: frozenset[str] = frozenset()  # columns that the caller's own schema declares not null
+    filters: Filters = NO_FILTERS  # rows that do not match may be left out
 
     def batches(self, piece: Piece) -> Iterator[Any]:
         """Read a piece as record batches of Spark's types, in offset order; only one batch is in memory at a time.
@@ -196,7 +169,8 @@ class Scan:
         Raises `OffsetOutOfRangeError` if records were deleted since the planning, and `UnknownTopicOrPartitionError` if
         the partition was deleted or now belongs to another topic of the same name. Without `fail_on_data_loss` these
         two errors become warnings, and the remaining records are read. Also raises `CorruptRecordError`, and
-        `InvalidTimestampError` for a time that Spark's type cannot hold.
+        `InvalidTimestampError` for a time that Spark's type cannot hold, and for a record that is later than
+        `filters` promises.
         """
         make = _Maker(optional.pyarrow("a scan", extra="spark"), self.columns, self.not_null, piece)
         offset = piece.start
@@ -204,7 +178,8 @@ class Scan:
             with Log.open(piece.path, "r") as log:
                 for chunk in self._planned(log, piece, make.wanted):
                     offset = chunk.next_offset
-                    yield make.batch(chunk)
+                    if len(chunk):
+                        yield make.batch(chunk)
         except (fs.MissingFileError, CorruptRecordError) as error:
             # A partition that is being deleted may look damaged.
             if fs.exists(piece.path) and not isinstance(error, fs.MissingFileError):
@@ -224,7 +199,8 @@ class Scan:
                 if offset >= min(end, piece.end):
                     return
             try:
-                for chunk in self._chunks(log, offset, piece.end, wanted):
+                chunks = self._selected if self.filters.are_of_rows else self._chunks
+                for chunk in chunks(log, piece, offset, wanted):
                     if self._is_another(piece, offset):  # checked after the read, which may have read the new topic
                         return
                     offset = chunk.next_offset
@@ -235,7 +211,7 @@ class Scan:
                 if log.log_start_offset <= offset <= log.log_end_offset:
                     raise
                 continue
-            if log.log_end_offset >= piece.end or not self.fail_on_data_loss:
+            if self._is_another(piece, offset) or log.log_end_offset >= piece.end or not self.fail_on_data_loss:
                 return
 
     def _is_another(self, piece: Piece, offset: int) -> bool:
@@ -247,16 +223,30 @@ class Scan:
             self._lost(UnknownTopicOrPartitionError, piece, offset, what)
         return is_another
 
-    def _chunks(self, log: Log, offset: int, end: int, wanted: Sequence[str]) -> Iterator[Columns]:
+    def _chunks(
+        self, log: Log, piece: Piece, offset: int, wanted: Sequence[str], end: int | None = None
+    ) -> Iterator[Columns]:
         return log.iter_columns(
             offset,
-            end_offset=end,
+            end_offset=piece.end if end is None else end,
             columns=wanted,
             isolation=self.isolation,
             max_records=CHUNK_RECORDS,
             max_bytes=CHUNK_BYTES,
             threads=1,  # other tasks use the machine's other cores
         )
+
+    def _selected(self, log: Log, piece: Piece, offset: int, wanted: Sequence[str]) -> Iterator[Columns]:
+        """Read offsets and timestamps first, and then the other columns of the rows that the conditions select."""
+        most_ms = self.filters.max_lateness_ms
+        check = None if most_ms is None else LatenessCheck(piece.name, most_ms)
+        for start, end in self.filters.ranges(log, offset, piece.end):
+            for chunk in self._chunks(log, piece, start, ("offset", "timestamp"), end):
+                if check is not None:
+                    check.see(chunk)
+                offsets = self.filters.selected(chunk)
+                if len(offsets):
+                    yield from kept_columns(log, offsets, chunk.next_offset, wanted)
 
     def _lost(self, kind: type[Exception], piece: Piece, offset: int, what: str) -> None:
         text = f"{piece.name} in {os.path.dirname(piece.path)} was to be read from {offset} to {piece.end}, but {what}"

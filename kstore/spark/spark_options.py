@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -24,6 +24,9 @@ from kstore.spark.option_reader import (
     OptionReader,
     Partition,
 )
+
+if TYPE_CHECKING:
+    from kstore.spark.pushdown import Filters
 
 logger = logging.getLogger("kstore")
 
@@ -45,7 +48,10 @@ READ_OPTIONS = (
     "columns",
     "isolation",
     "pushdown",
+    "maxLatenessMs",
+    "partitionedByKey",
 )
+OF_PUSHDOWN = ("maxLatenessMs", "partitionedByKey")
 WRITE_OPTIONS = (
     "topic",
     "partitions",
@@ -104,6 +110,8 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     isolation: Isolation = "read_uncommitted"
     pushdown: bool = False
+    max_lateness_ms: int | None = None
+    partitioned_by_key: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -112,11 +120,19 @@ class ReadOptions:
         Raises `ConfigError` for an unknown name without the prefix `kafka.`, and for an invalid value.
         """
         reader = OptionReader(options, "scan", READ_OPTIONS, WRITE_OPTIONS)
-        bounds = (reader.bound("starting"), reader.bound("ending"))
-        return cls.of(reader, *bounds, pushdown=reader.truth("pushdown", default=False))
+        pushdown = reader.truth("pushdown", default=False)
+        for name in OF_PUSHDOWN:
+            if not pushdown and reader.text(name) is not None:
+                raise ConfigError(f"{name} is {reader.text(name)!r} and has an effect only with pushdown=true")
+        return replace(
+            cls.of(reader, reader.bound("starting"), reader.bound("ending")),
+            pushdown=pushdown,
+            max_lateness_ms=reader.number("maxLatenessMs", 0, LONG_MAX),
+            partitioned_by_key=reader.truth("partitionedByKey", default=False),
+        )
 
     @classmethod
-    def of(cls, reader: OptionReader, starting: Bound, ending: Bound = TO_LATEST, *, pushdown: bool = False) -> Self:
+    def of(cls, reader: OptionReader, starting: Bound, ending: Bound = TO_LATEST) -> Self:
         """Return the options that batch reads and streams have in common, with the given bounds."""
         strategy, chosen = reader.strategy()
         late = reader.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
@@ -131,7 +147,6 @@ class ReadOptions:
             max_records=reader.number("maxRecordsPerPartition", 1, LONG_MAX),
             columns=reader.columns(),
             isolation=reader.isolation(),
-            pushdown=pushdown,
         )
 
     def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:
@@ -158,9 +173,16 @@ class ReadOptions:
         return sorted(set(self.assigned) - set(absent))
 
     def plan(
-        self, chosen: Sequence[Partition], marks: Callable[[str, int], Marks], *, min_partitions: int | None = None
+        self,
+        chosen: Sequence[Partition],
+        marks: Callable[[str, int], Marks],
+        *,
+        min_partitions: int | None = None,
+        filters: Filters | None = None,
     ) -> list[Range]:
         """Return the ranges that tasks read, in the order of topic, partition and offset, without empty ones.
+
+        With `filters` they have only what a query's conditions may select.
 
         `earliest`, `latest` and times become offsets here, so that a retried task reads the same records. If there are
         fewer ranges than `minPartitions` (the option, else the argument), larger ranges are cut, at a batch boundary if
@@ -172,12 +194,16 @@ class ReadOptions:
         self.ending.check_names(chosen)
         whole = []
         for topic, number in chosen:
+            if filters is not None and not filters.takes(topic, number):
+                continue
             mark = marks(topic, number)
             start, end = (self.offset(bound, topic, number, mark) for bound in (self.starting, self.ending))
             is_time = self.starting.is_time or self.ending.is_time
             if end < start and not is_time and self.ending.of((topic, number)) >= 0:
                 text = self.ending.text
                 raise ConfigError(f"endingOffsets is {end} for {topic}-{number}, below its start {start}: {text}")
+            if filters is not None and start < end:
+                start, end = filters.within(start, end, mark)
             if start < end:
                 whole.append((Range(topic, number, start, end), mark.border))
         wanted = self.min_partitions if self.min_partitions is not None else min_partitions

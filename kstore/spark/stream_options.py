@@ -14,9 +14,9 @@ from kstore.errors import ConfigError
 from kstore.files import names
 from kstore.files.stream_positions import SUFFIX
 from kstore.spark.option_reader import OF_STREAMS, OptionReader, plain
-from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions
+from kstore.spark.spark_options import OF_PUSHDOWN, READ_OPTIONS, WRITE_OPTIONS, ReadOptions
 
-OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown", *OF_PUSHDOWN)
 """The options of a batch read that a stream does not have."""
 
 STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in OF_BATCHES), *OF_STREAMS)
