@@ -47,7 +47,6 @@ from kstore.log.column_reads import (
     iterate_chunks,
     read_batch_table,
     read_chunk,
-    read_kept,
 )
 from kstore.log.compaction import compact_log, compaction_stats
 from kstore.log.compaction.compaction_outlook import CompactionOutlook
@@ -73,8 +72,6 @@ from kstore.types import AppendInfo, CompactionStats, SegmentInfo, TimestampOffs
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-    from numpy import int64
-    from numpy.typing import NDArray
 
     from kstore.base.loops import Turns
     from kstore.config.keywords import LogSettings
@@ -1481,8 +1478,3 @@ class Log(Closing):
 
 def _reopen(path: str, arguments: dict[str, Any]) -> Log:
     return Log.open(path, "r", **arguments)
-
-
-def kept_columns(log: Log, offsets: NDArray[int64], end_offset: int, names: Sequence[str]) -> list[Columns]:
-    """Read the records at `offsets` of a log; see `column_reads.read_kept`."""
-    return read_kept(log._view, offsets, end_offset, tuple(names))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kstore.base import times
 from kstore.base.numbers import LONG_MAX, LONG_MIN
-from kstore.errors import ConfigError, InvalidTimestampError
+from kstore.errors import InvalidTimestampError
 from kstore.log.log import Log
 from kstore.spark.integer_set import EVERY_INTEGER, IntegerSet
 from kstore.store.topics._partitioner import partition_of
@@ -49,22 +50,18 @@ class Filters:
     partitions_of_keys: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def by_keys(self, present: Mapping[str, Iterable[int]]) -> Filters:
-        """Return these filters with only the partitions that hold the selected keys, by Kafka's default partitioner.
+        """Return these filters with the partitions that have the selected keys, by Kafka's default partitioner.
 
-        `present` has the partitions of each topic. Raises `ConfigError` if one is missing below the greatest.
+        `present` has the partitions of each topic. If one is missing, the number of partitions is not known, and none
+        of the topic's partitions is left out.
         """
         if self.keys is None:
             return self
         found = {}
         for topic, numbers in present.items():
-            known = sorted(numbers)
-            if known != list(range(len(known))):
-                missing = next(number for number in range(known[-1]) if number not in known)
-                raise ConfigError(
-                    f"partitionedByKey is true, and {topic}-{missing} is missing, so the partition of a key is not "
-                    f"known: {topic} has {known[:20]} here"
-                )
-            found[topic] = frozenset(partition_of(key, len(known)) for key in self.keys)
+            count = len(set(numbers))
+            if set(numbers) == set(range(count)):
+                found[topic] = frozenset(partition_of(key, count) for key in self.keys)
         return replace(self, partitions_of_keys=found)
 
     def takes(self, topic: str, partition: int) -> bool:
@@ -155,8 +152,9 @@ class LatenessCheck:
         if late.any():
             row = int(np.argmax(late))
             raise InvalidTimestampError(
-                f"{self._name}: the record at offset {chunk['offset'][row]} has the timestamp {timestamps[row]} ms and "
-                f"comes after one with {greatest[row]} ms: it is later than maxLatenessMs={self._most_ms} promises"
+                f"{self._name}: the record at offset {chunk['offset'][row]} has the timestamp "
+                f"{times.show(int(timestamps[row]))}, and one before it has {times.show(int(greatest[row]))}: that is "
+                f"later by more than maxLatenessMs, {self._most_ms} ms"
             )
         if len(greatest):
             self._greatest = int(greatest[-1])

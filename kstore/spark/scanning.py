@@ -27,7 +27,9 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.files import checkpoint
-from kstore.log.log import Log, kept_columns
+from kstore.log.column_reads import read_kept
+from kstore.log.hosted_log import HostedLog
+from kstore.log.log import Log
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
 from kstore.spark.pushdown import NO_FILTERS, Filters, LatenessCheck
 from kstore.spark.spark_options import ReadOptions
@@ -246,7 +248,7 @@ class Scan:
                     check.see(chunk)
                 offsets = self.filters.selected(chunk)
                 if len(offsets):
-                    yield from kept_columns(log, offsets, chunk.next_offset, wanted)
+                    yield from read_kept(HostedLog(log).view, offsets, chunk.next_offset, tuple(wanted))
 
     def _lost(self, kind: type[Exception], piece: Piece, offset: int, what: str) -> None:
         text = f"{piece.name} in {os.path.dirname(piece.path)} was to be read from {offset} to {piece.end}, but {what}"

@@ -6,9 +6,8 @@ import logging
 import pickle
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +24,7 @@ from kstore.errors import (
 )
 from kstore.spark import scanning
 from kstore.spark.option_reader import COLUMN_TYPES
-from kstore.spark.scan_reader import narrowed
-from kstore.spark.scanning import Filters, Piece, Scan, arrow_schema, directories, plan
+from kstore.spark.scanning import Piece, Scan, arrow_schema, directories, plan
 from kstore.spark.spark_options import ReadOptions
 from tests.kafka.kafka_broker import Cluster
 from tests.kafka.kafka_broker import cluster as cluster
@@ -284,76 +282,6 @@ def test_a_root_is_a_path_or_a_file_uri() -> None:
 def test_a_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         plan(tmp_path / "nowhere", ReadOptions.parse({"subscribe": "t"}))
-
-
-# --- a query's own conditions -----------------------------------------------------------------------------------------
-
-
-class EqualTo(SimpleNamespace):
-    pass
-
-
-class In(SimpleNamespace):
-    pass
-
-
-class GreaterThan(SimpleNamespace):
-    pass
-
-
-class GreaterThanOrEqual(SimpleNamespace):
-    pass
-
-
-class LessThan(SimpleNamespace):
-    pass
-
-
-class LessThanOrEqual(SimpleNamespace):
-    pass
-
-
-class IsNotNull(SimpleNamespace):
-    pass
-
-
-def on(kind: type, name: str, *value: Any) -> Any:
-    return kind(attribute=(name,), **({"value": value[0]} if value else {}))
-
-
-AT = datetime(2023, 11, 14, 17, 13, 20, 500, tzinfo=timezone(-timedelta(hours=5)))
-
-
-@pytest.mark.parametrize(
-    ("filters", "said"),
-    [
-        ([on(EqualTo, "topic", "t"), on(IsNotNull, "topic")], Filters(topics=frozenset("t"))),
-        ([on(In, "partition", [1, 2, None]), on(EqualTo, "partition", 2)], Filters(partitions=frozenset([2]))),
-        ([on(EqualTo, "offset", 5)], Filters(least_offset=5, end_offset=6)),
-        ([on(In, "offset", [5, 9])], Filters(least_offset=5, end_offset=10)),
-        ([on(GreaterThan, "offset", 5), on(LessThan, "offset", 9)], Filters(least_offset=6, end_offset=9)),
-        (
-            [on(GreaterThanOrEqual, "offset", 5), on(LessThanOrEqual, "offset", 9)],
-            Filters(least_offset=5, end_offset=10),
-        ),
-        ([on(GreaterThan, "offset", 5), on(GreaterThan, "offset", 3)], Filters(least_offset=6)),
-        ([on(LessThan, "offset", 5), on(LessThan, "offset", 3)], Filters(end_offset=3)),
-        ([on(GreaterThan, "timestamp", AT)], Filters(least_timestamp=START_MS)),
-        ([on(LessThan, "timestamp", AT)], Filters()),
-        ([on(EqualTo, "value", b"x"), on(EqualTo, "offset", None), on(In, "offset", [None])], Filters()),
-        ([SimpleNamespace(attribute=("headers", "key"), value="x"), SimpleNamespace()], Filters()),
-    ],
-)
-def test_conditions_narrow_what_is_read_and_never_too_much(filters: list[Any], said: Filters) -> None:
-    assert narrowed(filters) == said
-
-
-def test_narrowed_ranges_hold_all_rows_that_fit(root: Path) -> None:
-    options = ReadOptions.parse({"subscribe": "t"})
-    narrow = Filters(partitions=frozenset([1]), least_offset=10, end_offset=20, least_timestamp=START_MS + 150)
-    assert [tuple(each)[1:5] for each in plan(root, options, filters=narrow)] == [("t", 1, 15, 20)]
-    assert plan(root, options, filters=Filters(topics=frozenset(["u"]))) == []
-    assert plan(root, options, filters=Filters(least_timestamp=START_MS + 10_000)) == []
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -112,7 +112,9 @@ def test_the_command_line_tells_of_it(seed: int, batches: int, passes: int) -> N
 @a_log
 def test_a_scan_by_spark_gives_its_records(seed: int, batches: int, passes: int) -> None:
     pytest.importorskip("pyarrow")
-    from kstore.spark.scanning import Filters, Scan, plan
+    from kstore.spark.integer_set import IntegerSet
+    from kstore.spark.pushdown import NO_FILTERS, Filters
+    from kstore.spark.scanning import Scan, plan
     from kstore.spark.spark_options import ReadOptions
 
     rng, made = drawn(seed, batches, passes)
@@ -121,20 +123,16 @@ def test_a_scan_by_spark_gives_its_records(seed: int, batches: int, passes: int)
         isolation = rng.choice(("read_committed", "read_uncommitted"))
         expected = made.records(committed=isolation == "read_committed")
         times = sorted({r.timestamp for r in expected} | {NOW})
-        filters = None
+        filters = NO_FILTERS
         if rng.random() < 0.5:
-            least = rng.choice(times)
-            filters = Filters(least_timestamp=least)
+            filters = Filters(
+                timestamps=IntegerSet(tuple(sorted(rng.sample(times, min(len(times), rng.choice((1, 2)))))))
+            )
         options = ReadOptions.parse({**given, "isolation": isolation})
         pieces = plan(root, options, min_partitions=options.min_partitions, filters=filters)
-        scan = Scan(options.columns, options.isolation, options.fail_on_data_loss)
+        scan = Scan(options.columns, options.isolation, options.fail_on_data_loss, filters=filters)
         rows = [row for piece in pieces for batch in scan.batches(piece) for row in batch.to_pylist()]
-        offsets = [row["offset"] for row in rows]
-        assert offsets == sorted(offsets)
-        if filters is None:
-            assert offsets == [r.offset for r in expected]
-        else:
-            assert {r.offset for r in expected if r.timestamp >= least} <= set(offsets)
+        assert [row["offset"] for row in rows] == [r.offset for r in expected if r.timestamp in filters.timestamps]
 
 
 def test_retention_deletes_segments_of_0_bytes_and_by_the_times_that_are_left() -> None:
