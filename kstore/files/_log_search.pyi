@@ -68,9 +68,10 @@ def leads_to(fd: int, position: int, end: int, base_offset: int, offset: int, *,
     """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
     The result is the base offset of the batch at `position` if that batch ends at `offset`, as in entries since 4.1, or
-    if a later batch ends there and no gap lies between (SEMANTICS 3.18). The result is -1 if the batch at `position`
-    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
-    `base_offset` cannot have the batch at `position`. Reads only headers, and holds the GIL as `find_batch` does.
+    if a later batch ends there and no gap lies between (SEMANTICS 3.18). In formats 0 and 1, whose wrappers have only
+    their last offset, it is `base_offset` instead. The result is -1 if the batch at `position` ends below `offset` and
+    no more is known: older brokers wrote such entries. It is -2 if a segment that starts at `base_offset` cannot have
+    the batch at `position`. Reads only headers, and holds the GIL as `find_batch` does.
     """
 
 def is_first_with(

@@ -212,9 +212,10 @@ def leads_to(int fd, int64_t position, int64_t end, int64_t base_offset, int64_t
     """Check an entry of an offset index, `offset` at `position`, against the log; return a base offset, -1 or -2.
 
     The result is the base offset of the batch at `position` if that batch ends at `offset`, as in entries since 4.1, or
-    if a later batch ends there and no gap lies between (SEMANTICS 3.18). The result is -1 if the batch at `position`
-    ends below `offset` and no more is known: older brokers wrote such entries. It is -2 if a segment that starts at
-    `base_offset` cannot have the batch at `position`. Reads only headers, and holds the GIL as `find_batch` does.
+    if a later batch ends there and no gap lies between (SEMANTICS 3.18). In formats 0 and 1, whose wrappers have only
+    their last offset, it is `base_offset` instead. The result is -1 if the batch at `position` ends below `offset` and
+    no more is known: older brokers wrote such entries. It is -2 if a segment that starts at `base_offset` cannot have
+    the batch at `position`. Reads only headers, and holds the GIL as `find_batch` does.
     """
     cdef uint8_t data[HEADER_WINDOW]
     cdef Window w
@@ -242,7 +243,7 @@ cdef Stop _follow(Window *w, int64_t position, Header *h, int64_t least, int64_t
         if stop != GOES_ON or h.base_offset < least or h.last_offset < h.base_offset or h.last_offset > offset:
             break
         if at == position:
-            base[0] = h.base_offset
+            base[0] = h.base_offset if h.magic == 2 else least   # a wrapper has only its last offset
         elif h.magic == 2 and h.base_offset != least:
             break
         if h.last_offset == offset:

@@ -68,6 +68,17 @@ def test_opened_for_writing_a_copy_gives_the_same(partition: Partition, tmp_path
         check_fetches(log, oracle, rng)
 
 
+@pytest.mark.parametrize("partition", [each for each in PARTITIONS if each.set == "legacy"], ids=str)
+def test_a_compressed_message_of_an_old_format_is_read_from_each_of_its_offsets(
+    partition: Partition, tmp_path: Path
+) -> None:
+    root = goldenlogs.copy_root(partition, tmp_path)
+    rows = plain(goldenlogs.oracle(partition, root))
+    with open_log(partition, root, "r") as log:
+        for number, row in enumerate(rows):
+            assert [record.offset for record in log.read(row.offset)] == [each.offset for each in rows[number:]]
+
+
 # --- what is checked --------------------------------------------------------------------------------------------------
 
 
