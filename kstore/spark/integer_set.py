@@ -62,8 +62,8 @@ class IntegerSet:
 
     @property
     def end(self) -> int | None:
-        """One past the greatest integer of the set; None if it is not bounded. The set is not empty."""
-        return None if len(self.borders) % 2 else self.borders[-1]
+        """One past the greatest integer of the set; None if it has none."""
+        return None if len(self.borders) % 2 or not self.borders else self.borders[-1]
 
     def first_from(self, value: int) -> int | None:
         """Return the least integer of the set at or above `value`; None if there is none."""

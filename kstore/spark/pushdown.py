@@ -148,7 +148,7 @@ class LatenessCheck:
         """Raise `InvalidTimestampError` if a record is older than one before it by more than was promised."""
         timestamps = chunk["timestamp"]
         greatest = np.maximum(np.maximum.accumulate(timestamps), self._greatest)
-        late = timestamps < greatest - self._most_ms
+        late: NDArray[np.bool_] = timestamps < greatest - self._most_ms
         if late.any():
             row = int(np.argmax(late))
             raise InvalidTimestampError(
