@@ -2,6 +2,7 @@
 
 Workloads by name:
   keyed-100 in 16   16-byte keys, random, and 100-byte values; 5,000,000 rows, 16 partitions; from uncompressed Parquet
+  a week            the same rows in 4 partitions, over a week in the order of their times, and one hour of them
 Contestants that handle one Python object a row get a tenth of the rows. For each question there is a second one that
 counts processor seconds: of this process, the JVM, the Python workers and, where it works, the broker.
 spark_common.py says what the rows about Kafka need.
@@ -20,6 +21,7 @@ import pytest
 from common import MIB, Question, measure, report, scaled, settle
 from pytest_benchmark.fixture import BenchmarkFixture
 from spark_common import (
+    FILES,
     KAFKA,
     PARTITIONS,
     ROUNDS,
@@ -39,6 +41,7 @@ from kstore import spark as ks
 
 ROWS = scaled(5_000_000)
 FEW = max(ROWS // 10, 1)
+WEEK_START, WEEK = 1_700_000_000_000, 604_800_000  # ms
 DRAIN, OBJECTS, READY = "mapInArrow that does nothing", "an object a row", "ready-made batches"
 
 INGEST = Question("ingest of 5 M rows into 16 partitions", against=((DRAIN, 0.75), (OBJECTS, 8), (f"{KAFKA} sink", 2)))
@@ -47,6 +50,11 @@ SCAN = {
     "7 columns": Question("scan of 7 columns", against=((f"{KAFKA} source", 4), (READY, 0.8))),
     "key and value": Question("scan of key and value", against=((f"{KAFKA} source", 4), (READY, 0.8))),
 }
+BOUNDS, PARQUET, NO_PUSHDOWN = "startingTimestamp, endingTimestamp", "uncompressed Parquet", "kstore without pushdown"
+HOUR = Question(
+    "an hour of a week by conditions on timestamp, 5 M rows, grouped by the key's first byte",
+    against=((BOUNDS, 0.6), (PARQUET, 0.3), (NO_PUSHDOWN, 4)),
+)
 COMMIT = Question("commit of 64 staged files, 5 M rows", "time", limit=0.3)
 MEMORY = Question("memory of a Python worker, the most it had", "memory", limit=256 * MIB)
 COLUMNS = {"7 columns": None, "key and value": ("key", "value")}
@@ -79,6 +87,17 @@ def root(frame: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ks.ingest(frame, path, topic="t", partitions=PARTITIONS)
     settle(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def week(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The rows of a week in files of uncompressed Parquet, and in a log."""
+    places = {name: str(tmp_path_factory.mktemp(name)) for name in ("week", "logs")}
+    count = write_parquet(Path(places["week"]), ROWS, times=range(WEEK_START, WEEK_START + WEEK))
+    frame = spark.read.parquet(places["week"]).orderBy("timestamp")
+    assert ks.ingest(frame, places["logs"], topic="t", partitions=4).records == count
+    settle(Path(places["logs"]))
+    return places
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -277,3 +296,29 @@ def test_scan_ready_made(benchmark: BenchmarkFixture, spark: Any, root: Path, wh
             to_nowhere(spark.range(0, PARTITIONS, 1, PARTITIONS).mapInArrow(in_arrow, schema))
 
     contest(benchmark, SCAN[what], way, run, ROWS)
+
+
+@pytest.mark.parametrize("way", ["kstore", "kstore with maxLatenessMs", BOUNDS, PARQUET, NO_PUSHDOWN])
+def test_an_hour(benchmark: BenchmarkFixture, spark: Any, week: dict[str, str], way: str) -> None:
+    """An hour from the middle of the week. The bounds alone would do here, as no record is late."""
+    from pyspark.sql import functions
+
+    start = WEEK_START + WEEK // 2
+    ends = (start, start + 3_600_000)
+    options: dict[str, object] = {
+        "kstore": {"pushdown": "true"},
+        "kstore with maxLatenessMs": {"pushdown": "true", "maxLatenessMs": 60_000},
+        BOUNDS: dict(zip(("startingTimestamp", "endingTimestamp"), ends, strict=True)),
+    }.get(way, {})
+
+    def run() -> None:
+        if way == PARQUET:
+            frame = spark.read.parquet(week["week"])
+        else:
+            frame = spark.read.format("kstore").options(**options, subscribe="t").load(week["logs"])
+        low, high = (functions.timestamp_millis(functions.lit(each)) for each in ends)
+        inside = frame.where((frame.timestamp >= low) & (frame.timestamp < high))
+        found = inside.groupBy(functions.substring("key", 1, 1)).count().agg(functions.sum("count")).first()[0]
+        assert abs(found - ROWS / (7 * 24)) <= 2 * FILES
+
+    contest(benchmark, HOUR, way, run, ROWS)

@@ -141,8 +141,11 @@ def session(caller: ModuleType, **settings: str) -> Iterator[Any]:
     started.stop()
 
 
-def write_parquet(place: Path, rows: int, files: int = FILES) -> int:
-    """Write at least so many rows into files of uncompressed Parquet; how many they are."""
+def write_parquet(place: Path, rows: int, files: int = FILES, times: range | None = None) -> int:
+    """Write at least so many rows into files of uncompressed Parquet; how many they are.
+
+    With `times`, in milliseconds, there is a column `timestamp` in which they are spread, in the order of the files.
+    """
     count = -(-rows // files)
     for number in range(files):
         random = np.random.default_rng(number)
@@ -152,6 +155,9 @@ def write_parquet(place: Path, rows: int, files: int = FILES) -> int:
             ).cast(pa.binary())
             for name, size in (("key", 16), ("value", 100))
         }
+        if times is not None:
+            stamps = times.start + np.arange(number * count, (number + 1) * count) * len(times) // (count * files)
+            columns["timestamp"] = pa.array(stamps, pa.timestamp("ms", "UTC"))
         pq.write_table(pa.table(columns), place / f"{number}.parquet", compression="none", use_dictionary=False)
     settle(place)
     return count * files

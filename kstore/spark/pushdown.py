@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kstore.base import times
-from kstore.base.numbers import LONG_MAX, LONG_MIN
+from kstore.base.numbers import LONG_MIN
 from kstore.errors import InvalidTimestampError
 from kstore.log.log import Log
 from kstore.spark.integer_set import EVERY_INTEGER, IntegerSet
@@ -87,7 +87,7 @@ class Filters:
             first = marks.at_time(timestamp)
             start = end if first is None else max(start, first)
         if start < end and self.max_lateness_ms is not None and self.timestamps.end is not None:
-            last = marks.at_time(min(max(self.timestamps.end, 0) + self.max_lateness_ms, LONG_MAX))
+            last = marks.end_by(max(self.timestamps.end, 0), self.max_lateness_ms)
             end = end if last is None else min(end, last)
         return start, end
 
@@ -151,13 +151,18 @@ class LatenessCheck:
         late: NDArray[np.bool_] = timestamps < greatest - self._most_ms
         if late.any():
             row = int(np.argmax(late))
-            raise InvalidTimestampError(
-                f"{self._name}: the record at offset {chunk['offset'][row]} has the timestamp "
-                f"{times.show(int(timestamps[row]))}, and one before it has {times.show(int(greatest[row]))}: that is "
-                f"later by more than maxLatenessMs, {self._most_ms} ms"
-            )
+            where = f"the record at offset {chunk['offset'][row]}"
+            raise too_late(self._name, where, int(timestamps[row]), int(greatest[row]), self._most_ms)
         if len(greatest):
             self._greatest = int(greatest[-1])
+
+
+def too_late(name: str, where: str, timestamp: int, greatest: int, max_lateness_ms: int) -> InvalidTimestampError:
+    """Return the error for a record that breaks the promise of a partition."""
+    said = f"the timestamp {times.show(timestamp)}, and one before it has {times.show(greatest)}"
+    return InvalidTimestampError(
+        f"{name}: {where} has {said}: that is later by more than maxLatenessMs, {max_lateness_ms} ms"
+    )
 
 
 def narrowed(filters: Iterable[Any], *, by_key: bool = False) -> Filters:

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from kstore.base import arguments, optional
+from kstore.base.numbers import LONG_MAX
 from kstore.disk import fs
 from kstore.errors import (
     ConfigError,
@@ -31,7 +32,7 @@ from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
-from kstore.spark.pushdown import NO_FILTERS, Filters, LatenessCheck
+from kstore.spark.pushdown import NO_FILTERS, Filters, LatenessCheck, too_late
 from kstore.spark.spark_options import ReadOptions
 from kstore.spark.workers import refuse_lost_path, refuse_other_files, refuse_other_python
 from kstore.store.catalog import Entry, look
@@ -83,6 +84,23 @@ class LogMarks:
         first = self._log.offset_for_timestamp(timestamp)
         return None if first is None else first.offset
 
+    def end_by(self, timestamp: int, max_lateness_ms: int) -> int | None:
+        """Return the offset from which on all records are at or after `timestamp`, if none is later than promised.
+
+        Raises `InvalidTimestampError` if the log's last batch breaks the promise.
+        """
+        first = self._log.offset_for_timestamp(min(timestamp + max_lateness_ms, LONG_MAX))
+        if first is None:
+            return None
+        # A record with a time in the future would end each scan, and nothing after it would be read and checked.
+        last = self._log.batch_table(self._log.log_end_offset - 1)
+        if len(last) and not last["is_control"][0] and last["magic"][0] == 2:
+            greatest = int(last["max_timestamp"][0])
+            if greatest < first.timestamp - max_lateness_ms:
+                where = f"the last record, at offset {last['last_offset'][0]},"
+                raise too_late(os.path.basename(self._log.path), where, greatest, first.timestamp, max_lateness_ms)
+        return first.offset
+
     def border(self, offset: int) -> int:
         """Return the base offset of the batch that contains `offset`, from the offset index; `offset` if none does."""
         if not self.start <= offset < self.end:
@@ -117,7 +135,8 @@ def plan(
 ) -> list[Piece]:
     """Return the pieces that tasks read, in the order of topic, partition and offset; see `ReadOptions.plan`.
 
-    Raises the errors of `ReadOptions.plan`, `StorageError` if a directory does not exist, and `CorruptRecordError`.
+    Raises the errors of `ReadOptions.plan`, `StorageError` if a directory does not exist, `CorruptRecordError`, and
+    `InvalidTimestampError` if the last batch of a log is later than `filters` promises.
     """
     entries_of: dict[str, dict[int, Entry]] = {}
     for entry in look(directories(root)).entries:

@@ -80,6 +80,9 @@ class Marks(Protocol):
     def at_time(self, timestamp: int) -> int | None:
         """Return the lowest offset whose timestamp is at or after `timestamp`."""
 
+    def end_by(self, timestamp: int, max_lateness_ms: int) -> int | None:
+        """Return the offset from which on all records are at or after `timestamp`, if none is later than promised."""
+
     def border(self, offset: int) -> int:
         """Return the base offset of the batch that contains `offset`, or `offset` if the batch is not known."""
 

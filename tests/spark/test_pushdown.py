@@ -7,6 +7,7 @@ import operator
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,9 +199,7 @@ def same_as_full_scan(root: Path, rng: random.Random, every: list[dict[str, Any]
     for _ in range(8):
         conditions = [random_condition(rng, len(every), moments) for _ in range(rng.randrange(1, 4))]
         expected = [row for row in every if all(holds(each, row) for each in conditions)]
-        found = read(
-            root, Filters(**{**vars(narrowed(conditions)), **promise}), **rng.choice([{}, {"minPartitions": 7}])
-        )
+        found = read(root, replace(narrowed(conditions), **promise), **rng.choice([{}, {"minPartitions": 7}]))
         assert [row for row in found if all(holds(each, row) for each in conditions)] == expected, conditions
         # For conditions on offsets and timestamps the tasks' own test is exact.
         assert found == expected, conditions
@@ -285,6 +284,18 @@ def test_batches_are_left_out_by_their_headers(tmp_path: Path, small: None) -> N
         assert list(Filters(timestamps=IntegerSet(())).ranges(log, 0, 101)) == []
 
 
+@pytest.mark.parametrize(("least", "ranges"), [(20, [(11, 21), (41, 51)]), (21, [(11, 51)])])
+def test_small_gaps_between_ranges_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int, ranges: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(pushdown, "LEAST_GAP", least)
+    with kstore.Log.open(tmp_path / "t-0") as log:
+        log.append(b"x")
+        for _ in range(10):
+            log.append_many([b"x"] * 10)
+        assert list(Filters(offsets=IntegerSet.of([11, 45])).ranges(log, 0, 101)) == ranges
+
+
 def test_keys_and_values_are_decoded_of_selected_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, list(range(0, 1000, 10)))
     asked = []
@@ -313,6 +324,16 @@ def test_a_record_later_than_promised_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidTimestampError, match=said):
         read(tmp_path, Filters(timestamps=times, max_lateness_ms=60))
+
+
+def test_a_time_in_the_future_is_noticed_though_it_ends_the_range(tmp_path: Path) -> None:
+    """The range of the hour is empty: its first record is the one of the future, and its end as well."""
+    write(tmp_path, [10**9, *range(100)])
+    filters = Filters(timestamps=IntegerSet((START_MS + 10, START_MS + 20)), max_lateness_ms=10**9 - 99)
+    assert read(tmp_path, filters) == []  # the promise is broken for the first records only, which nothing tells
+    said = "t-0: the last record, at offset 100, has the timestamp 2023-11-14T22:13:20.099Z, and one before it"
+    with pytest.raises(InvalidTimestampError, match=said):
+        read(tmp_path, replace(filters, max_lateness_ms=10**9 - 100))
 
 
 def test_lateness_is_noticed_from_chunk_to_chunk_and_at_the_limits() -> None:

@@ -159,6 +159,40 @@ def test_conditions_are_pushed_into_the_planning_where_that_is_asked_for(spark: 
     assert plain.where("partition = 1").count() == COUNT // 3
 
 
+def test_an_hour_of_a_topic_is_read_by_a_condition_on_timestamp(spark: Any, tmp_path: Path) -> None:
+    """Records up to 95 ms late, by the key's partition; Spark's own forms of the conditions, as SQL and as columns."""
+    from pyspark.sql.functions import col, lit
+
+    times = [START_MS + 10 * i - (95 if i % 7 == 0 else 0) for i in range(600)]
+    with kstore.Store.open(tmp_path) as store:
+        store.create_topic("t", partitions=3)
+        rows = [(b"k%d" % (i % 5), b"v", time, None) for i, time in enumerate(times)]
+        store.append_many("t", rows, batch_bytes=300)
+    hour = f"timestamp >= timestamp_millis({START_MS + 2000}) and timestamp < timestamp_millis({START_MS + 3000})"
+    few = f"timestamp in (timestamp_millis({times[3]}), timestamp_millis({times[599]}))"
+    inside = [time for time in times if START_MS + 2000 <= time < START_MS + 3000]
+    for more in ({}, {"maxLatenessMs": "95"}, {"maxLatenessMs": "95", "partitionedByKey": "true"}):
+
+        def where(*conditions: Any, more: dict[str, str] = more) -> Any:
+            frame = load(spark, str(tmp_path), subscribe="t", pushdown="true", **more)  # Spark needs one for each query
+            for condition in conditions:
+                frame = frame.where(condition)
+            return frame
+
+        assert where(hour).count() == len(inside)
+        assert where(few).count() == 2
+        assert where(f"not ({hour})").count() == len(times) - len(inside)
+        assert where(col("key").eqNullSafe(lit(b"k1"))).count() == 120
+        assert where(hour).union(where(few)).count() == len(inside) + 2
+        by_key = where(hour, "key = cast('k1' as binary)")
+        assert by_key.count() == sum(time in inside for time in times[1::5])
+        if spark.version >= "4.1":
+            assert by_key.rdd.getNumPartitions() == (1 if "partitionedByKey" in more else 3)
+    if spark.version >= "4.1":
+        broken = load(spark, str(tmp_path), subscribe="t", pushdown="true", maxLatenessMs="5")
+        assert "maxLatenessMs, 5 ms" in why(lambda: broken.where(hour))
+
+
 def test_spark_refuses_a_query_with_pushdown_while_its_own_setting_is_off(spark: Any, root: str) -> None:
     name = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(name, "false")
@@ -372,7 +406,7 @@ def test_the_examples_of_the_page_run_from_top_to_bottom(
     assert len(rows_of(spark, data, "events")) == 3001
     if not has_limits:
         return
-    assert len(blocks) == 9  # what is shipped to executors is tried on a cluster, below
+    assert len(blocks) == 10  # what is shipped to executors is tried on a cluster, below
     assert len(rows_of(spark, data, "copies")) == 2 * 3001  # by the format, and by foreachBatch
     printed = set[str]()
     deadline = time.monotonic() + 60

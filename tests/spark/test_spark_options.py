@@ -152,6 +152,8 @@ def test_offsets_must_name_exactly_the_partitions_that_are_read(side: str) -> No
         ("isolation", "serializable", "isolation is 'serializable'"),
         ("kafka.isolation.level", "none", "kafka.isolation.level is 'none'"),
         ("pushdown", "yes", "pushdown is 'yes'"),
+        ("maxLatenessMs", "1000", "maxLatenessMs is '1000' and has an effect only with pushdown=true"),
+        ("partitionedByKey", "true", "partitionedByKey is 'true' and has an effect only with pushdown=true"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused_with_its_option(option: str, value: str, said: str) -> None:
