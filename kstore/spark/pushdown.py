@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kstore.columns._columns import Columns
-    from kstore.spark.spark_options import Marks
+    from kstore.spark.partition_marks import Marks
 
 # How many offsets the headers of batches are read for at a time: it bounds their memory.
 WINDOW_OFFSETS = 1 << 19

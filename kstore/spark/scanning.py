@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
 
 class LogMarks:
-    """The `spark_options.Marks` of a log that is open for reading. Not thread-safe."""
+    """The `Marks` of a log that is open for reading. Not thread-safe."""
 
     def __init__(self, log: Log, isolation: Isolation) -> None:
         self._log = log

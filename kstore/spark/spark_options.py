@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -26,6 +26,7 @@ from kstore.spark.option_reader import (
 )
 
 if TYPE_CHECKING:
+    from kstore.spark.partition_marks import Marks
     from kstore.spark.pushdown import Filters
 
 logger = logging.getLogger("kstore")
@@ -64,27 +65,6 @@ WRITE_OPTIONS = (
 )
 COMMIT_TIMEOUT = 60.0  # seconds
 DEFAULT_PARTITIONERS = ("DefaultPartitioner", "UniformStickyPartitioner", "BuiltInPartitioner")
-
-
-class Marks(Protocol):
-    """The offsets of one partition at the time of planning; they do not change."""
-
-    @property
-    def start(self) -> int:
-        """The log start offset."""
-
-    @property
-    def end(self) -> int:
-        """The offset after the last record that the isolation level makes visible."""
-
-    def at_time(self, timestamp: int) -> int | None:
-        """Return the lowest offset whose timestamp is at or after `timestamp`."""
-
-    def end_by(self, timestamp: int, max_lateness_ms: int) -> int | None:
-        """Return the offset from which on all records are at or after `timestamp`, if none is later than promised."""
-
-    def border(self, offset: int) -> int:
-        """Return the base offset of the batch that contains `offset`, or `offset` if the batch is not known."""
 
 
 class Range(NamedTuple):
