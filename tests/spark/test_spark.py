@@ -171,7 +171,7 @@ def test_an_hour_of_a_topic_is_read_by_a_condition_on_timestamp(spark: Any, tmp_
     hour = f"timestamp >= timestamp_millis({START_MS + 2000}) and timestamp < timestamp_millis({START_MS + 3000})"
     few = f"timestamp in (timestamp_millis({times[3]}), timestamp_millis({times[599]}))"
     inside = [time for time in times if START_MS + 2000 <= time < START_MS + 3000]
-    for more in ({}, {"maxLatenessMs": "95"}, {"maxLatenessMs": "95", "partitionedByKey": "true"}):
+    for more in ({}, {"maxLatenessMs": "95", "partitionedByKey": "true"}):
 
         def where(*conditions: Any, more: dict[str, str] = more) -> Any:
             frame = load(spark, str(tmp_path), subscribe="t", pushdown="true", **more)  # Spark needs one for each query
