@@ -100,6 +100,7 @@ SECONDS = {
     "test_openfiles.py": 30,
     "test_permissions.py": 30,
     "test_plugin.py": 30,
+    "test_predicates.py": 60,
     "test_processes.py": 60,
     "test_random_interrupts.py": 20,
     "test_readers_elsewhere.py": 30,

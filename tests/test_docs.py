@@ -24,7 +24,8 @@ REPOSITORY = Path(__file__).parent.parent
 FORMAT = REPOSITORY / "docs" / "format.md"
 SPARK = REPOSITORY / "docs" / "spark.md"  # test_spark.py runs its examples
 TESTING = REPOSITORY / "docs" / "testing.md"  # its examples are tests
-GUIDE, COOKBOOK = REPOSITORY / "docs" / "guide.md", REPOSITORY / "docs" / "cookbook.md"  # test_guide.py runs theirs
+# test_guide.py runs the examples of these.
+GUIDE, COOKBOOK, ANALYTICS = (REPOSITORY / "docs" / name for name in ("guide.md", "cookbook.md", "analytics.md"))
 DOCUMENTS = [
     *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")),
     *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", ".github/pull_request_template.md")),
@@ -177,7 +178,7 @@ def test_the_page_of_commands_shows_what_they_print(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "path", sorted({*DOCUMENTS} - {FORMAT, SPARK, GUIDE, COOKBOOK, TESTING}), ids=lambda path: path.name
+    "path", sorted({*DOCUMENTS} - {FORMAT, SPARK, GUIDE, COOKBOOK, ANALYTICS, TESTING}), ids=lambda path: path.name
 )
 def test_the_python_examples_run_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     blocks = code_blocks(path)

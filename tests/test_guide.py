@@ -1,4 +1,4 @@
-"""The guide and the cookbook: every block runs as it stands, and prints what the page shows."""
+"""The guide, the cookbook and the queries: every block runs as it stands, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import pages
-from tests.test_docs import COOKBOOK, GUIDE
+from tests.test_docs import ANALYTICS, COOKBOOK, GUIDE
 
 
 @pytest.mark.parametrize("title", pages.sections(GUIDE))
@@ -18,6 +18,11 @@ def test_a_section_of_the_guide_runs_as_it_stands(title: str, tmp_path: Path) ->
 @pytest.mark.parametrize("title", pages.sections(COOKBOOK))
 def test_a_recipe_runs_as_it_stands(title: str, tmp_path: Path) -> None:
     pages.run(COOKBOOK, title, tmp_path)
+
+
+@pytest.mark.parametrize("title", pages.sections(ANALYTICS))
+def test_a_query_runs_as_it_stands(title: str, tmp_path: Path) -> None:
+    pages.run(ANALYTICS, title, tmp_path)
 
 
 PAGE = """# A page

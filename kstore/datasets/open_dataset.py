@@ -14,7 +14,7 @@ from kstore.log.reading.read_options import Isolation
 
 if TYPE_CHECKING:
     import polars
-    import pyarrow.dataset
+    import pyarrow.dataset  # type: ignore[import-untyped]
 
     from kstore.columns._columns import Columns
 
@@ -87,8 +87,11 @@ def dataset(
 
     Example:
         >>> import duckdb
-        >>> events = kstore.dataset("data", "orders")
-        >>> duckdb.sql("select partition, value from events where key = 'bob'::blob").fetchall()
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders", partitions=2)
+        >>> appended = store.append_many("orders", [(b"alice", b"3 apples"), (b"bob", b"1 pear")])
+        >>> orders = kstore.dataset(store, "orders")
+        >>> duckdb.sql("select partition, value from orders where key = 'bob'::blob").fetchall()
         [(0, b'1 pear')]
     """
     from kstore.datasets.log_dataset import LogDataset
@@ -124,7 +127,10 @@ def scan_polars(
 
     Example:
         >>> import polars as pl
-        >>> orders = kstore.scan_polars("data", "orders")
+        >>> store = kstore.Store.open("data")
+        >>> topic_id = store.create_topic("orders", partitions=2)
+        >>> appended = store.append_many("orders", [(b"alice", b"3 apples"), (b"bob", b"1 pear")])
+        >>> orders = kstore.scan_polars(store, "orders")
         >>> orders.filter(pl.col("key") == b"bob").select("partition", "value").collect().rows()
         [(0, b'1 pear')]
     """

@@ -17,7 +17,8 @@ from kstore.columns._columns import Columns
 from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.datasets.known_times import KnownTimes
 from kstore.datasets.spans import Span
-from kstore.errors import ConfigError
+from kstore.disk import fs
+from kstore.errors import ConfigError, StorageError
 from kstore.files import names
 from kstore.log.log import Log
 from kstore.log.log_table import checked
@@ -209,8 +210,8 @@ def _partition(path: str | os.PathLike[str]) -> str | None:
     if not names.is_partition_name(os.path.basename(os.path.abspath(full))):
         return None
     try:
-        files = os.listdir(full)
-    except OSError:
+        files = fs.listdir(full)
+    except StorageError:
         return None  # opening the store raises
     kinds = [parsed.kind for name in files if (parsed := names.parse_file_name(name)) is not None]
     return full if names.LOG in kinds else None
