@@ -190,6 +190,6 @@ def test_constants_of_duckdb_and_polars_narrow_the_offsets(root: Path, engine: A
             return super().scanner(columns, filter, **how)
 
     watched = Watched(dataset._table)
-    engine.sql('select count(*) from watched where "offset" in (3, 900) or "offset" between 70 and 80').fetchall()
+    engine.sql('select count(*) from watched where "offset" in (3, 900)').fetchall()
     pl.scan_pyarrow_dataset(watched).filter(pl.col("offset").is_in([3, 900])).collect()
-    assert [list(map(tuple, each)) for each in seen] == [[(3, 3), (70, 80), (900, 900)], [(3, 3), (900, 900)]]
+    assert [list(map(tuple, each)) for each in seen] == [[(3, 3), (900, 900)]] * 2
