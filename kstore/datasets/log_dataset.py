@@ -68,16 +68,11 @@ class LogDataset(pa.dataset.Dataset):  # type: ignore[misc, name-defined]
         """Return the dataset of the rows that `expression` selects, too."""
         return LogDataset(self._table, self._both(expression), self._only)
 
-    def get_fragments(self, filter: Any = None) -> Iterator[LogDataset]:
-        """Return a dataset for each partition that may have rows that `filter` selects."""
+    def get_fragments(self, filter: Any = None) -> Iterator[LogFragment]:
+        """Return each partition that may have rows that `filter` selects."""
         scan = TableScan(self._table, [], _row_filter(self._table, self._both(filter)), self._only)
         for place in scan.places():
-            yield LogDataset(self._table, self._expression, place)
-
-    @property
-    def physical_schema(self) -> Any:
-        """The columns and their types; a fragment has this name for them."""
-        return self._table.schema
+            yield LogFragment(LogDataset(self._table, self._expression, place))
 
     def _both(self, filter: Any) -> Any:
         if filter is None or self._expression is None:
@@ -98,13 +93,41 @@ class LogDataset(pa.dataset.Dataset):  # type: ignore[misc, name-defined]
         right = right_dataset.to_table() if isinstance(right_dataset, pa.dataset.Dataset) else right_dataset
         return pa.dataset.InMemoryDataset(self.to_table().join_asof(right, on, by, tolerance, **how))
 
-    def _get_fragments(self, filter: Any) -> Iterator[LogDataset]:
+    def _get_fragments(self, filter: Any) -> Iterator[LogFragment]:
         return self.get_fragments(filter)
 
     def _scanner_options(self, options: Any) -> NoReturn:
         raise TypeError("a dataset of logs has no options of Arrow's scanner; call scanner()")
 
     _scan_options = _scanner_options
+
+
+class LogFragment:
+    """One partition of a `LogDataset`, with the methods of `pyarrow.dataset.Fragment` that read."""
+
+    def __init__(self, dataset: LogDataset) -> None:
+        self._dataset = dataset
+        self.physical_schema = dataset.schema
+        self.partition_expression = dataset.partition_expression
+
+    def scanner(self, schema: Any = None, **how: Any) -> LogScanner:
+        """Return a scan; the schema is always that of the dataset."""
+        return self._dataset.scanner(**how)
+
+    def to_batches(self, schema: Any = None, **how: Any) -> Iterator[Any]:
+        return self.scanner(**how).to_batches()
+
+    def to_table(self, schema: Any = None, **how: Any) -> Any:
+        return self.scanner(**how).to_table()
+
+    def head(self, num_rows: int, **how: Any) -> Any:
+        return self.scanner(**how).head(num_rows)
+
+    def take(self, indices: Any, **how: Any) -> Any:
+        return self.scanner(**how).take(indices)
+
+    def count_rows(self, **how: Any) -> int:
+        return self.scanner(**how).count_rows()
 
 
 class LogScanner:

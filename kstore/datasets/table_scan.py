@@ -172,10 +172,10 @@ class TableScan:
                 yield self._in_name(part, count, self._names)
 
     def _in_name(self, part: Part, count: int, names: Sequence[str]) -> Any:
-        pa, schema = self._pa, self._schema_of(names)
+        pa, schema = self._pa, self._schema_of(names or ["partition"])
         values = {"partition": part.number, "topic": part.topic}
         columns = [pa.repeat(pa.scalar(values[field.name], field.type), count) for field in schema]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return pa.RecordBatch.from_arrays(columns, schema=schema).select(list(names))  # it has rows without a column
 
     def _in_two_steps(self, part: Part, span: Span) -> Any:
         """Read the columns of the filter, then the others of the selected rows; return the offset to continue at.

@@ -157,6 +157,14 @@ def test_a_count_without_a_condition_reads_headers_of_batches_only(root: Path, m
     assert read
 
 
+def test_rows_without_a_column_are_counted(root: Path) -> None:
+    dataset = kstore.dataset(root, "orders")
+    assert dataset.to_table(columns=[]).num_rows == 100
+    assert dataset.to_table(columns=[], filter=pc.field("partition") == 0).num_rows > 0
+    assert dataset.to_table(columns=[], filter=pc.field("offset") < 3).num_rows == 6
+    assert dataset.to_table(columns=[], filter=pc.field("key") == b"key 3").num_rows == 14
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_counts_of_compacted_and_old_and_cut_batches_are_those_of_their_records(
     partition: Path, compression: str

@@ -123,3 +123,23 @@ def test_pandas_gets_a_part_of_a_dataset(events: Any, table: Any) -> None:
     frame = events.to_table(columns=["key", "timestamp"], filter=condition).to_pandas()
     assert len(frame) == table.filter(condition).num_rows
     assert str(frame["timestamp"].dtype) == "datetime64[ms, UTC]"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select count(*) from given",
+        'select partition, count(*), max("offset") from given where "offset" < 20 group by partition order by partition',
+        "select count(*) from given where key = X'6131' or key = X'61'",
+        "select count(*) from given where timestamp < to_timestamp_millis(1700000060000) and value is not null",
+        'select partition, "offset" from given order by timestamp, partition, "offset" limit 7',
+    ],
+)
+def test_datafusion_answers_as_it_does_over_a_table(events: Any, table: Any, query: str) -> None:
+    datafusion = pytest.importorskip("datafusion")
+    context = datafusion.SessionContext()
+    context.register_dataset("given", events)
+    found = context.sql(query).to_pydict()
+    context.deregister_table("given")
+    context.register_record_batches("given", [table.to_batches()])
+    assert found == context.sql(query).to_pydict()
