@@ -35,7 +35,7 @@ FOREIGN = """
     MeterProvider NamedTuple Path Sequence SparkSession SupportsIndex TracebackType TypedDict Unpack
     date datetime timedelta
 """
-nitpick_ignore_regex = [("py:.*", r"(np|npt|os|pa|uuid)\..*"), ("py:.*", "|".join(FOREIGN.split()))]
+nitpick_ignore_regex = [("py:.*", r"(np|npt|os|pa|polars|pyarrow|re|uuid)\..*"), ("py:.*", "|".join(FOREIGN.split()))]
 
 # Links to headings are GitHub's, so that they work in the repository, too.
 myst_heading_anchors = 4

@@ -1,1 +1,1 @@
-"""Logs as tables for query engines: what a query does not need is not read; values decode by a schema."""
+"""Logs as tables for query engines: what a query does not need is not read."""

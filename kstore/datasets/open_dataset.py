@@ -5,33 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from kstore.base import optional
-from kstore.datasets.table_scan import Decoding, Table
-from kstore.datasets.table_source import Source, TableSource, table_options
+from kstore.datasets.table_scan import Table
+from kstore.datasets.table_source import Source, TableOptions, TableSource, table_options
 from kstore.log.reading.read_options import Isolation
 
 if TYPE_CHECKING:
     import polars
     import pyarrow.dataset  # type: ignore[import-untyped]
 
-    from kstore.columns._columns import Columns
-
-SAMPLED = 1000  # records whose values a decoder may see to infer a schema
-
-
-class Decoder(Protocol):
-    """How values are decoded; see `value_decoding`."""
-
-    def bind(self, sample: Any) -> Decoding: ...
-
 
 def dataset(
     source: Source,
     topic: str | Iterable[str] | re.Pattern[str] | None = None,
     *,
-    decode: Decoder | None = None,
     isolation: Isolation = "read_uncommitted",
     as_of: int | datetime | Mapping[int, int] | None = None,
     latest: bool = False,
@@ -58,7 +47,6 @@ def dataset(
             dataset opens itself are closed when it is garbage-collected.
         topic: A topic, several, a compiled regular expression that matches the whole name, or `None` for all topics but
             Kafka's internal ones. New partitions, and new topics that match, are in the next scan.
-        decode: How values become structs or columns: `JsonValues`, `AvroValues` or `ProtobufValues`.
         isolation: "read_uncommitted" or "read_committed".
         as_of: Read an earlier state: the records before the first one after this time (a `datetime` with a time zone),
             or those below an offset: an int for all partitions, or `{partition: offset}`; the others are read to their
@@ -97,14 +85,13 @@ def dataset(
     from kstore.datasets.log_dataset import LogDataset
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
-    return LogDataset(_table(TableSource(source, topic), options, decode))
+    return LogDataset(_table(TableSource(source, topic), options))
 
 
 def scan_polars(
     source: Source,
     topic: str | Iterable[str] | re.Pattern[str] | None = None,
     *,
-    decode: Decoder | None = None,
     isolation: Isolation = "read_uncommitted",
     as_of: int | datetime | Mapping[int, int] | None = None,
     latest: bool = False,
@@ -138,12 +125,11 @@ def scan_polars(
     from kstore.datasets.polars_scan import scan
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
-    return scan(_table(TableSource(source, topic), options, decode))
+    return scan(_table(TableSource(source, topic), options))
 
 
-def _table(source: TableSource, options: Any, decode: Decoder | None) -> Table:
+def _table(source: TableSource, options: TableOptions) -> Table:
     pa = optional.pyarrow("a dataset", "compute", "dataset", "acero")
-    decoding = None if decode is None else decode.bind(lambda: _sample(pa, source))
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     fields = [
         pa.field("partition", pa.int32()),
@@ -156,22 +142,6 @@ def _table(source: TableSource, options: Any, decode: Decoder | None) -> Table:
     ]
     if options.latest:
         fields = [field for field in fields if field.name != "timestamp_type"]
-    if decoding is not None:
-        at = next(number for number, field in enumerate(fields) if field.name == "value")
-        fields[at : at + decoding.replaces_value] = decoding.fields
     if source.has_topics:
         fields.append(pa.field("topic", pa.string()))
-    return Table(source, pa.schema(fields), options, decoding)
-
-
-def _sample(pa: Any, source: TableSource) -> Any:
-    """Return the values of the first records of the partitions, as a binary array."""
-    found, count = [], 0
-    for place in source.places():
-        log = source.log(*place)
-        columns: Columns = log.read_columns(columns=("value",), max_records=SAMPLED - count)
-        found.append(pa.record_batch(columns).column("value"))
-        count += len(columns)
-        if count >= SAMPLED:
-            break
-    return pa.concat_arrays(found) if found else pa.array([], pa.binary())
+    return Table(source, pa.schema(fields), options)

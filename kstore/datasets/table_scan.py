@@ -10,7 +10,7 @@ together with the first ones as long as most rows are selected.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,23 +37,12 @@ COUNTED_OFFSETS = 262_144  # of which the headers of batches are in memory at a 
 MANY = 0.5  # from this share of selected rows on, all columns are read together
 
 
-class Decoding(Protocol):
-    """How values become other columns; see `value_decoding`."""
-
-    @property
-    def fields(self) -> tuple[Any, ...]: ...
-    @property
-    def replaces_value(self) -> bool: ...
-    def columns(self, values: Any, names: Sequence[str]) -> dict[str, Any]: ...
-
-
 class Table(NamedTuple):
-    """What a dataset is: its source, its columns, which rows it has, and the decoding of its values."""
+    """What a dataset is: its source, its columns, and which rows it has."""
 
     source: TableSource
     schema: Any
     options: TableOptions
-    decoding: Decoding | None
 
 
 class TableScan:
@@ -244,13 +233,7 @@ class TableScan:
 
     def _in_log(self, names: Sequence[str], *, with_offsets: bool = False) -> tuple[str, ...]:
         """Return the columns to read of the log for these of the table; at least one, to know the number of rows."""
-        decoding = self._table.decoding
         needed = {name for name in names if name in IN_LOG}
-        if decoding is not None:
-            if decoding.replaces_value:
-                needed.discard("value")
-            if any(field.name in names for field in decoding.fields):
-                needed.add("value")
         if with_offsets or not needed:
             needed.add("offset")
         return tuple(name for name in IN_LOG if name in needed)
@@ -259,15 +242,9 @@ class TableScan:
         """Return columns of the table as a record batch."""
         pa, schema = self._pa, self._schema_of(names)
         read = pa.record_batch(chunk)
-        decoding, decoded = self._table.decoding, {}
-        if decoding is not None:
-            asked = [field.name for field in decoding.fields if field.name in names]
-            decoded = decoding.columns(read.column("value"), asked) if asked else {}
         arrays = []
         for name in names:
-            if name in decoded:
-                arrays.append(decoded[name])
-            elif name in IN_NAMES:
+            if name in IN_NAMES:
                 arrays.append(self._in_name(part, len(chunk), [name]).column(0))
             elif name == "timestamp":
                 arrays.append(read.column("timestamp").view(schema.field("timestamp").type))

@@ -1,1 +1,1 @@
-"""Logs as Arrow datasets and Polars frames; values decoded by a schema."""
+"""Logs as Arrow datasets and Polars frames."""
