@@ -148,7 +148,8 @@ class TableSource:
             return [Span(start, end)]
         if max_lateness is not None:
             found = log.offset_for_timestamp(min(high + max_lateness + 1, LONG_MAX))
-            end = end if found is None else min(end, found.offset)
+            if found is not None and not _is_marker(log, found.offset):
+                end = min(end, found.offset)
         return self.known_times(log).without_newer(log, Span(start, end), high)
 
     def with_keys(self, places: list[tuple[str, int]], keys: list[bytes] | None) -> list[tuple[str, int]]:
@@ -190,6 +191,11 @@ class TableSource:
             found = log.offset_for_timestamp(times.moment("as_of", moment) + 1)
             moment = None if found is None else found.offset
         return Span(start, max(start, end if moment is None else min(end, moment)))
+
+
+def _is_marker(log: Log, offset: int) -> bool:
+    """Return whether the end of a transaction is at this offset: its time is a clock's, and says nothing of records."""
+    return bool(log.batch_table(offset, end_offset=offset + 1)["is_control"].any())
 
 
 def _names(topics: Iterable[str]) -> tuple[str, ...]:

@@ -90,8 +90,8 @@ class LogMarks:
         Raises `InvalidTimestampError` if the log's last batch breaks the promise.
         """
         first = self._log.offset_for_timestamp(min(timestamp + max_lateness_ms, LONG_MAX))
-        if first is None:
-            return None
+        if first is None or self._log.batch_table(first.offset, end_offset=first.offset + 1)["is_control"].any():
+            return None  # the end of a transaction: its time is a clock's, and says nothing of records
         # A record with a time in the future would end each scan, and nothing after it would be read and checked.
         last = self._log.batch_table(self._log.log_end_offset - 1)
         if len(last) and not last["is_control"][0] and last["magic"][0] == 2:

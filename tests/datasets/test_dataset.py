@@ -242,6 +242,15 @@ def test_a_record_that_breaks_the_promise_of_lateness_is_an_error(partition: Pat
         assert kstore.dataset(log, max_lateness=5000).count_rows(pc.field("timestamp") < time(100)) == 2
 
 
+def test_the_end_of_a_transaction_has_a_clocks_time_and_ends_no_range(root: Path) -> None:
+    with kstore.Store.open(root) as store:
+        with store.producer(transactional_id="t").transaction() as transaction:
+            transaction.append("visits", b"in it", timestamp=T)
+        store.append("visits", b"after it", timestamp=T)
+        dataset = kstore.dataset(store, "visits", max_lateness=0)
+        assert dataset.count_rows(pc.field("timestamp") < time(1)) == 12
+
+
 def test_a_condition_on_keys_reads_only_their_partitions_if_that_is_promised(root: Path) -> None:
     name, key = pc.field("key"), b"key 3"
     with kstore.Store.open(root, mode="r") as store:
