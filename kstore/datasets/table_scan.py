@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kstore.base import optional, times
+from kstore.base import optional
 from kstore.datasets.pruning import Interval
 from kstore.datasets.row_filters import RowFilter
 from kstore.datasets.spans import Span, joined
-from kstore.datasets.table_source import Part, TableOptions, TableSource
-from kstore.errors import InvalidTimestampError
+from kstore.datasets.table_source import MAX_LATENESS, Part, TableOptions, TableSource
 from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
+from kstore.log.lateness import LatenessCheck
 
 if TYPE_CHECKING:
     from kstore.columns._columns import Columns
@@ -214,7 +214,8 @@ class TableScan:
         if span.start >= span.end:
             return
         by_time, offset = "timestamp" in self._tested, span.start
-        late = _Lateness(part, self._table.options.max_lateness)
+        most = self._table.options.max_lateness
+        late = None if most is None else LatenessCheck(f"{part.topic}-{part.number}", most, MAX_LATENESS)
         known = self._table.source.known_times(part.log)
         version = known.version(part.log)
         for chunk in part.log.iter_columns(
@@ -225,7 +226,8 @@ class TableScan:
             threads=1 if span.end - span.start <= FEW_OFFSETS else self._table.options.threads,
         ):
             if by_time:
-                late.check(chunk)
+                if late is not None:
+                    late.see(chunk)
                 if known.version(part.log) == version:
                     known.note(version, offset, chunk)
             offset = chunk.next_offset
@@ -280,31 +282,6 @@ class TableScan:
                 if self._only in (None, (topic, number)):
                     part = Part(topic, number, source.log(topic, number), ())
                     yield from self._selected(part, chunk, self._columns)
-
-
-class _Lateness:
-    """Checks what the caller said of the order of timestamps, in the records that are read anyway."""
-
-    def __init__(self, part: Part, most: int | None) -> None:
-        self._part = part
-        self._most = most
-        self._newest = -1
-
-    def check(self, chunk: Columns) -> None:
-        if self._most is None or not len(chunk):
-            return
-        stamps = chunk.timestamps
-        newest = np.maximum(np.maximum.accumulate(stamps), self._newest)
-        late = newest - stamps > self._most
-        if late.any():
-            row = int(late.argmax())
-            part = self._part
-            raise InvalidTimestampError(
-                f"{part.topic}-{part.number}: the record at offset {chunk.offsets[row]} has the timestamp "
-                f"{times.show(int(stamps[row]))}, and one before it has {times.show(int(newest[row]))}: that is later "
-                f"by more than max_lateness, {self._most} ms"
-            )
-        self._newest = int(newest[-1])
 
 
 def record_counts(log: Log, span: Span, isolation: Isolation) -> Iterator[int]:

@@ -20,6 +20,7 @@ from kstore.datasets.spans import Span
 from kstore.disk import fs
 from kstore.errors import ConfigError, StorageError
 from kstore.files import names
+from kstore.log import lateness
 from kstore.log.log import Log
 from kstore.log.log_table import checked
 from kstore.log.reading.read_options import Isolation, wants_committed
@@ -27,6 +28,8 @@ from kstore.store.store import Store, partition_count
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Store | Log
 Topics = str | Iterable[str] | re.Pattern[str] | None
+MAX_LATENESS = "max_lateness"
+
 AsOf = int | datetime | Mapping[int, int] | None
 
 
@@ -147,9 +150,8 @@ class TableSource:
         if high == LONG_MAX or start >= end:
             return [Span(start, end)]
         if max_lateness is not None:
-            found = log.offset_for_timestamp(min(high + max_lateness + 1, LONG_MAX))
-            if found is not None and not _is_marker(log, found.offset):
-                end = min(end, found.offset)
+            found_end = lateness.end_by(log, high + 1, max_lateness, MAX_LATENESS)
+            end = end if found_end is None else min(end, found_end)
         return self.known_times(log).without_newer(log, Span(start, end), high)
 
     def with_keys(self, places: list[tuple[str, int]], keys: list[bytes] | None) -> list[tuple[str, int]]:
@@ -191,11 +193,6 @@ class TableSource:
             found = log.offset_for_timestamp(times.moment("as_of", moment) + 1)
             moment = None if found is None else found.offset
         return Span(start, max(start, end if moment is None else min(end, moment)))
-
-
-def _is_marker(log: Log, offset: int) -> bool:
-    """Return whether the end of a transaction is at this offset: its time is a clock's, and says nothing of records."""
-    return bool(log.batch_table(offset, end_offset=offset + 1)["is_control"].any())
 
 
 def _names(topics: Iterable[str]) -> tuple[str, ...]:

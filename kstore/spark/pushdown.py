@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kstore.base import times
 from kstore.base.numbers import LONG_MIN
-from kstore.errors import InvalidTimestampError
 from kstore.log.log import Log
 from kstore.spark.integer_set import EVERY_INTEGER, IntegerSet
 from kstore.store.topics._partitioner import partition_of
@@ -134,35 +132,6 @@ class Filters:
 
 
 NO_FILTERS = Filters()
-
-
-class LatenessCheck:
-    """Checks the promise of `max_lateness_ms` while chunks of one partition are read in order. Not thread-safe."""
-
-    def __init__(self, name: str, max_lateness_ms: int) -> None:
-        self._name = name
-        self._most_ms = max_lateness_ms
-        self._greatest = LONG_MIN + max_lateness_ms  # so that no difference is below the least integer
-
-    def see(self, chunk: Columns) -> None:
-        """Raise `InvalidTimestampError` if a record is older than one before it by more than was promised."""
-        timestamps = chunk["timestamp"]
-        greatest = np.maximum(np.maximum.accumulate(timestamps), self._greatest)
-        late: NDArray[np.bool_] = timestamps < greatest - self._most_ms
-        if late.any():
-            row = int(np.argmax(late))
-            where = f"the record at offset {chunk['offset'][row]}"
-            raise too_late(self._name, where, int(timestamps[row]), int(greatest[row]), self._most_ms)
-        if len(greatest):
-            self._greatest = int(greatest[-1])
-
-
-def too_late(name: str, where: str, timestamp: int, greatest: int, max_lateness_ms: int) -> InvalidTimestampError:
-    """Return the error for a record that breaks the promise of a partition."""
-    said = f"the timestamp {times.show(timestamp)}, and one before it has {times.show(greatest)}"
-    return InvalidTimestampError(
-        f"{name}: {where} has {said}: that is later by more than maxLatenessMs, {max_lateness_ms} ms"
-    )
 
 
 def narrowed(filters: Iterable[Any], *, by_key: bool = False) -> Filters:

@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from kstore.base import arguments, optional
-from kstore.base.numbers import LONG_MAX
 from kstore.disk import fs
 from kstore.errors import (
     ConfigError,
@@ -28,11 +27,12 @@ from kstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from kstore.files import checkpoint
+from kstore.log import lateness
 from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
-from kstore.spark.pushdown import NO_FILTERS, Filters, LatenessCheck, too_late
+from kstore.spark.pushdown import NO_FILTERS, Filters
 from kstore.spark.spark_options import ReadOptions
 from kstore.spark.workers import refuse_lost_path, refuse_other_files, refuse_other_python
 from kstore.store.catalog import Entry, look
@@ -46,6 +46,7 @@ logger = logging.getLogger("kstore")
 
 # Limits of a record batch for the JVM, large enough that the fixed cost of a batch does not matter.
 CHUNK_RECORDS, CHUNK_BYTES = 32_768, 4 << 20
+MAX_LATENESS = "maxLatenessMs"
 MOST_MS = (2**63 - 1) // 1000  # the greatest time that fits Spark's microseconds
 
 # The names of the columns in a log. A log has no columns for topic and partition: they are the same in every row.
@@ -89,17 +90,7 @@ class LogMarks:
 
         Raises `InvalidTimestampError` if the log's last batch breaks the promise.
         """
-        first = self._log.offset_for_timestamp(min(timestamp + max_lateness_ms, LONG_MAX))
-        if first is None or self._log.batch_table(first.offset, end_offset=first.offset + 1)["is_control"].any():
-            return None  # the end of a transaction: its time is a clock's, and says nothing of records
-        # A record with a time in the future would end each scan, and nothing after it would be read and checked.
-        last = self._log.batch_table(self._log.log_end_offset - 1)
-        if len(last) and not last["is_control"][0] and last["magic"][0] == 2:
-            greatest = int(last["max_timestamp"][0])
-            if greatest < first.timestamp - max_lateness_ms:
-                where = f"the last record, at offset {last['last_offset'][0]},"
-                raise too_late(os.path.basename(self._log.path), where, greatest, first.timestamp, max_lateness_ms)
-        return first.offset
+        return lateness.end_by(self._log, timestamp, max_lateness_ms, MAX_LATENESS)
 
     def border(self, offset: int) -> int:
         """Return the base offset of the batch that contains `offset`, from the offset index; `offset` if none does."""
@@ -260,7 +251,7 @@ class Scan:
     def _selected(self, log: Log, piece: Piece, offset: int, wanted: Sequence[str]) -> Iterator[Columns]:
         """Read offsets and timestamps first, and then the other columns of the rows that the conditions select."""
         most_ms = self.filters.max_lateness_ms
-        check = None if most_ms is None else LatenessCheck(piece.name, most_ms)
+        check = None if most_ms is None else lateness.LatenessCheck(piece.name, most_ms, MAX_LATENESS)
         for start, end in self.filters.ranges(log, offset, piece.end):
             for chunk in self._chunks(log, piece, start, ("offset", "timestamp"), end):
                 if check is not None:

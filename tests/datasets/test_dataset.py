@@ -242,6 +242,17 @@ def test_a_record_that_breaks_the_promise_of_lateness_is_an_error(partition: Pat
         assert kstore.dataset(log, max_lateness=5000).count_rows(pc.field("timestamp") < time(100)) == 2
 
 
+def test_a_record_in_the_future_hides_no_later_record_of_a_promised_order(partition: Path) -> None:
+    with kstore.Log.open(partition) as log:
+        log.append(b"in the future", timestamp=T + 10**9)
+        log.append(b"now", timestamp=T)
+        dataset = kstore.dataset(log, max_lateness=1000)
+        with pytest.raises(
+            InvalidTimestampError, match=r"events-0: the last record, at offset 1, .* max_lateness, 1000 ms"
+        ):
+            dataset.to_table(filter=pc.field("timestamp") < time(100))
+
+
 def test_the_end_of_a_transaction_has_a_clocks_time_and_ends_no_range(root: Path) -> None:
     with kstore.Store.open(root) as store:
         with store.producer(transactional_id="t").transaction() as transaction:

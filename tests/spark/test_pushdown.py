@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore.errors import InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kstore.log.lateness import LatenessCheck
 from kstore.spark import pushdown, scanning
 from kstore.spark.integer_set import EVERY_INTEGER, IntegerSet
-from kstore.spark.pushdown import Filters, LatenessCheck, narrowed
+from kstore.spark.pushdown import Filters, narrowed
 from kstore.spark.scan_reader import PushdownReader
 from kstore.spark.scanning import Piece, Scan, plan
 from kstore.spark.spark_options import ReadOptions
@@ -337,12 +338,12 @@ def test_a_time_in_the_future_is_noticed_though_it_ends_the_range(tmp_path: Path
 
 
 def test_lateness_is_noticed_from_chunk_to_chunk_and_at_the_limits() -> None:
-    check = LatenessCheck("t-0", 2**63 - 1)
+    check = LatenessCheck("t-0", 2**63 - 1, "maxLatenessMs")
     for time in (2**63 - 1, 0, 1):
         check.see(chunk_of(time))
     with pytest.raises(InvalidTimestampError):
         check.see(chunk_of(-1))
-    check = LatenessCheck("t-0", 0)
+    check = LatenessCheck("t-0", 0, "maxLatenessMs")
     check.see(chunk_of(0))
     check.see(chunk_of(0))
     check.see(chunk_of(2**63 - 1))
