@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from kstore.base import optional
+from kstore.datasets.projection import Projection
 from kstore.datasets.row_filters import ExpressionFilter
 from kstore.datasets.table_scan import Table, TableScan
 from kstore.errors import ConfigError
@@ -141,8 +142,8 @@ class LogScanner:
         self._projection = None
         names = table.schema.names if columns is None else list(columns)
         if isinstance(columns, dict):
-            self._projection = _Projection(table.schema, columns)
-            names = self._projection.needed
+            self._projection = Projection(table.schema, columns)
+            names = self._projection.needed or table.schema.names[:1]
         for name in names:
             if name not in table.schema.names:
                 raise ConfigError(f"the dataset has no column {name!r}; it has {', '.join(table.schema.names)}")
@@ -191,31 +192,3 @@ class LogScanner:
 
 def _row_filter(table: Table, expression: Any) -> ExpressionFilter | None:
     return None if expression is None else ExpressionFilter(table.schema, expression)
-
-
-class _Projection:
-    """Columns that are expressions over those of a dataset."""
-
-    def __init__(self, schema: Any, columns: dict[str, Any]) -> None:
-        self._expressions, self._names = list(columns.values()), list(columns)
-        empty = schema.empty_table()
-        self.schema = self._project(empty).schema
-        self.needed = [name for name in schema.names if not self._works_on(empty.drop_columns([name]))]
-        if not self.needed:
-            self.needed = schema.names[:1]
-
-    def of(self, batch: Any) -> Any:
-        table = self._project(pa.Table.from_batches([batch])).combine_chunks()
-        return next(iter(table.to_batches()))
-
-    def _project(self, table: Any) -> Any:
-        source = pa.acero.Declaration("table_source", pa.acero.TableSourceNodeOptions(table))
-        project = pa.acero.Declaration("project", pa.acero.ProjectNodeOptions(self._expressions, self._names))
-        return pa.acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
-
-    def _works_on(self, table: Any) -> bool:
-        try:
-            self._project(table)
-        except (pa.ArrowInvalid, KeyError):
-            return False
-        return True

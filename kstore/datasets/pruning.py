@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from kstore.base import optional
 from kstore.base.numbers import LONG_MAX, LONG_MIN
+from kstore.datasets.spans import Span, joined
 
 MOST_BORDERS = 256  # of the intervals that are asked for; an expression with more constants gets coarser intervals
 _UNITS = ("ms", "us", "ns")
@@ -75,19 +76,6 @@ class Condition:
         return known
 
     @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that the expression uses: without one of them PyArrow cannot evaluate it."""
-        empty = self._schema.empty_table()
-        return tuple(name for name in self._schema.names if not self._works_on(empty.drop_columns([name])))
-
-    def _works_on(self, table: Any) -> bool:
-        try:
-            table.filter(self.expression)
-        except (self._pa.ArrowInvalid, KeyError):
-            return False
-        return True
-
-    @cached_property
     def constants(self) -> list[Any]:
         """The constants in the expression, as scalars of PyArrow; those of a list one by one."""
         pa = self._pa
@@ -110,7 +98,7 @@ class Condition:
         """Return disjoint rising intervals in `within` that contain every offset that may be selected."""
         values = [value for scalar in self.constants if isinstance(value := scalar.as_py(), int)]
         chosen = (part for part in _between(values, within) if self.may(self.within("offset", part)))
-        return list(_joined(chosen))
+        return _joined(chosen)
 
     def times(self) -> list[Interval]:
         """Return disjoint rising intervals of milliseconds that contain every timestamp that may be selected.
@@ -126,10 +114,8 @@ class Condition:
         values = [time // 10**6 for time in moments]
         if any(abs(value) >= LONG_MAX // factor for value in values):
             return [EVERYTHING]
-        parts = _between(values, EVERYTHING)
-        return list(
-            _joined(part for part in parts if self._may(schema, [self._within("timestamp", part, kind, factor)]))
-        )
+        known = ((part, self._within("timestamp", part, kind, factor)) for part in _between(values, EVERYTHING))
+        return _joined(part for part, within in known if self._may(schema, [within]))
 
     def keys(self) -> list[bytes] | None:
         """Return the keys that may be selected; None if any key or a null may be.
@@ -165,15 +151,6 @@ def _between(values: Iterable[int], within: Interval) -> Iterator[Interval]:
             yield Interval(start, end - 1)
 
 
-def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Join intervals that follow one another without a gap; they rise."""
-    last: Interval | None = None
-    for interval in intervals:
-        if last is not None and last.high + 1 >= interval.low:
-            last = Interval(last.low, interval.high)
-            continue
-        if last is not None:
-            yield last
-        last = interval
-    if last is not None:
-        yield last
+def _joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """Join intervals that follow one another without a gap."""
+    return [Interval(start, end - 1) for start, end in joined(Span(low, high + 1) for low, high in intervals)]

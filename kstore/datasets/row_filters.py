@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from kstore.base import optional
+from kstore.datasets.projection import Projection
 from kstore.datasets.pruning import Condition
 
 
@@ -31,17 +32,12 @@ class ExpressionFilter:
     """A filter that is an expression of PyArrow."""
 
     def __init__(self, schema: Any, expression: Any) -> None:
-        self._pa = pa = optional.pyarrow("a dataset", "acero")
         self.condition = Condition(schema, expression)
-        self.columns = self.condition.columns
-        self._plan = pa.acero.Declaration("project", pa.acero.ProjectNodeOptions([expression], ["selected"]))
+        self._selection = Projection(schema, {"selected": expression})
+        self.columns = self._selection.needed
 
     def mask(self, batch: Any) -> Any:
-        pa = self._pa
-        options = pa.acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
-        plan = pa.acero.Declaration.from_sequence([pa.acero.Declaration("table_source", options), self._plan])
-        mask = plan.to_table(use_threads=False).column(0)
-        return mask.chunk(0) if mask.num_chunks == 1 else mask.combine_chunks()
+        return self._selection.of(batch).column(0)
 
 
 class PredicateFilter:

@@ -17,13 +17,13 @@ from kstore.columns._columns import Columns
 from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.datasets.known_times import KnownTimes
 from kstore.datasets.spans import Span
-from kstore.disk import fs
-from kstore.errors import ConfigError, StorageError
+from kstore.errors import ConfigError
 from kstore.files import names
 from kstore.log import lateness
 from kstore.log.log import Log
 from kstore.log.log_table import checked
 from kstore.log.reading.read_options import Isolation, wants_committed
+from kstore.store.catalog import segment_in
 from kstore.store.store import Store, partition_count
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Store | Log
@@ -89,9 +89,11 @@ class TableSource:
         self._known: WeakKeyDictionary[Log, KnownTimes] = WeakKeyDictionary()
         self._topics = topics if topics is None or isinstance(topics, str | re.Pattern) else _names(topics)
         self.has_topics = not isinstance(topics, str)
-        if isinstance(source, str | os.PathLike) and (path := _partition(source)) is not None:
-            source = Log.open(path, "r")
-            weakref.finalize(self, source.close)
+        if isinstance(source, str | os.PathLike):
+            path = os.path.abspath(arguments.path("a log directory's path", source))
+            if segment_in(path) is not None:
+                source = Log.open(path, "r")
+                weakref.finalize(self, source.close)
         if isinstance(source, Log):
             if topics not in (None, source.topic):
                 raise ConfigError(f"topic is {topics!r}, and the log is one of {source.topic!r}; leave the topic out")
@@ -205,16 +207,3 @@ def _names(topics: Iterable[str]) -> tuple[str, ...]:
     if not chosen:
         raise ConfigError("no topic is named; None means all topics")
     return chosen
-
-
-def _partition(path: str | os.PathLike[str]) -> str | None:
-    """Return the path if it is the directory of a partition, else None."""
-    full = arguments.path("a log directory's path", path)
-    if not names.is_partition_name(os.path.basename(os.path.abspath(full))):
-        return None
-    try:
-        files = fs.listdir(full)
-    except StorageError:
-        return None  # opening the store raises
-    kinds = [parsed.kind for name in files if (parsed := names.parse_file_name(name)) is not None]
-    return full if names.LOG in kinds else None

@@ -260,18 +260,23 @@ def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     return tuple(by_real)
 
 
-def refuse_partition(path: str) -> None:
-    """Raise `ConfigError` for a directory that is named like a partition and has a segment in it."""
+def segment_in(path: str) -> str | None:
+    """Return the name of a segment in a directory that is named like a partition; None if there is none."""
     if not names.is_partition_name(os.path.basename(path)):
-        return
+        return None
     try:
         files = fs.listdir(path)
     except StorageError:
-        return  # missing or unreadable: its opening raises
-    for name in files:
-        parsed = names.parse_file_name(name)
-        if parsed is not None and parsed.kind == names.LOG:
-            raise ConfigError(
-                f"{path} is the directory of a partition, with {name} in it; a store is opened at the log directory "
-                f"that holds it: {os.path.dirname(path)}"
-            )
+        return None  # missing or unreadable: its opening raises
+    parsed = ((name, names.parse_file_name(name)) for name in files)
+    return next((name for name, known in parsed if known is not None and known.kind == names.LOG), None)
+
+
+def refuse_partition(path: str) -> None:
+    """Raise `ConfigError` for a directory that is named like a partition and has a segment in it."""
+    name = segment_in(path)
+    if name is not None:
+        raise ConfigError(
+            f"{path} is the directory of a partition, with {name} in it; a store is opened at the log directory "
+            f"that holds it: {os.path.dirname(path)}"
+        )
