@@ -14,7 +14,6 @@ import ast
 import builtins
 import copy
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -43,8 +42,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def source_of(module: str) -> Path:
     """Return the file that has the signatures and docstrings of a module: of a compiled one its stub."""
-    spec = importlib.util.find_spec(module)  # not imported: it may need a library that is not installed
-    file = Path((spec and spec.origin) or "")
+    file = Path(importlib.import_module(module).__file__ or "")
     return file if file.suffix == ".py" else file.parent / f"{file.name.partition('.')[0]}.pyi"
 
 

@@ -28,7 +28,8 @@ def pyarrow(user: str, *modules: str, extra: str = "arrow") -> Any:
 
 
 def polars(user: str) -> Any:
-    """Import Polars, or raise a `ConfigError` that names `user`."""
+    """Import Polars and its plugins, or raise a `ConfigError` that names `user`."""
+    _library(user, "polars.io.plugins", "Polars", "polars")
     return _library(user, "polars", "Polars", "polars")
 
 

@@ -1,25 +1,31 @@
 """`LogDataset`: a `pyarrow.dataset.Dataset` over logs, into which engines push columns and filters.
 
-The object has no dataset of Arrow's C++ library behind it, so it defines every method of the class.
+The object has no dataset of Arrow's C++ library behind it, so it defines every method of the class. The module can be
+imported without PyArrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from kstore.base import optional
 from kstore.datasets.projection import Projection
 from kstore.datasets.row_filters import ExpressionFilter
 from kstore.datasets.table_scan import Table, TableScan
 from kstore.errors import ConfigError
 
-pa = optional.pyarrow("a dataset", "acero", "compute", "dataset")
+try:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.compute  # type: ignore[import-untyped]
+    from pyarrow.dataset import Dataset  # type: ignore[import-untyped]
+except ImportError:
+    if not TYPE_CHECKING:
+        Dataset = object
 
 Chosen = Sequence[str] | dict[str, Any] | None
 
 
-class LogDataset(pa.dataset.Dataset):  # type: ignore[misc, name-defined]
+class LogDataset(Dataset):  # type: ignore[misc]
     """The records of logs as a table, as `kstore.dataset` returns it."""
 
     def __init__(self, table: Table, expression: Any = None, only: tuple[str, int] | None = None) -> None:
@@ -87,11 +93,11 @@ class LogDataset(pa.dataset.Dataset):  # type: ignore[misc, name-defined]
         return pa.dataset.InMemoryDataset(self.to_table().sort_by(sorting, **how))
 
     def join(self, right_dataset: Any, keys: Any, right_keys: Any = None, **how: Any) -> Any:
-        right = right_dataset.to_table() if isinstance(right_dataset, pa.dataset.Dataset) else right_dataset
+        right = right_dataset.to_table() if isinstance(right_dataset, Dataset) else right_dataset
         return pa.dataset.InMemoryDataset(self.to_table().join(right, keys, right_keys, **how))
 
     def join_asof(self, right_dataset: Any, on: str, by: Any, tolerance: Any, **how: Any) -> Any:
-        right = right_dataset.to_table() if isinstance(right_dataset, pa.dataset.Dataset) else right_dataset
+        right = right_dataset.to_table() if isinstance(right_dataset, Dataset) else right_dataset
         return pa.dataset.InMemoryDataset(self.to_table().join_asof(right, on, by, tolerance, **how))
 
     def _get_fragments(self, filter: Any) -> Iterator[LogFragment]:

@@ -82,6 +82,7 @@ def dataset(
         >>> duckdb.sql("select partition, value from orders where key = 'bob'::blob").fetchall()
         [(0, b'1 pear')]
     """
+    optional.pyarrow("a dataset", "compute", "dataset", "acero")
     from kstore.datasets.log_dataset import LogDataset
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
@@ -121,6 +122,7 @@ def scan_polars(
         >>> orders.filter(pl.col("key") == b"bob").select("partition", "value").collect().rows()
         [(0, b'1 pear')]
     """
+    optional.pyarrow("scan_polars", extra="polars")
     optional.polars("scan_polars")
     from kstore.datasets.polars_scan import scan
 
@@ -129,7 +131,7 @@ def scan_polars(
 
 
 def _table(source: TableSource, options: TableOptions) -> Table:
-    pa = optional.pyarrow("a dataset", "compute", "dataset", "acero")
+    pa = optional.pyarrow("a dataset")
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     fields = [
         pa.field("partition", pa.int32()),

@@ -456,3 +456,13 @@ def test_several_threads_scan_one_dataset(root: Path) -> None:
 def test_kstore_is_imported_without_pyarrow_and_polars() -> None:
     code = "import sys, kstore; kstore.dataset, kstore.scan_polars; assert not {'pyarrow', 'polars'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
+
+
+@pytest.mark.parametrize(("call", "says"), [("dataset", "kstore[arrow]"), ("scan_polars", "kstore[polars]")])
+def test_a_missing_library_is_an_error_that_names_the_extra(
+    root: Path, call: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("pyarrow.acero", "polars.io.plugins"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        getattr(kstore, call)(root, "orders")
