@@ -34,6 +34,9 @@ if _typing.TYPE_CHECKING:
     from kstore.copies.replication.replicate import Replication, replicate
     from kstore.copies.restores.restore import restore
     from kstore.datasets.open_dataset import dataset, scan_polars
+    from kstore.decoders.avro_values import AvroValues
+    from kstore.decoders.json_values import JsonValues
+    from kstore.decoders.protobuf_values import ProtobufValues
     from kstore.log.async_stream import Stream
     from kstore.log.compaction.compaction_outlook import CompactionOutlook
     from kstore.log.log import Log
@@ -64,6 +67,7 @@ __all__ = [
     "Adopted",
     "AnyStoreStats",
     "AppendInfo",
+    "AvroValues",
     "Backup",
     "BackupLag",
     "BackupStats",
@@ -81,6 +85,7 @@ __all__ = [
     "FollowerStats",
     "HeadersColumn",
     "HistogramStats",
+    "JsonValues",
     "KeptBatch",
     "Log",
     "LogConfig",
@@ -89,6 +94,7 @@ __all__ = [
     "Outlook",
     "Producer",
     "ProducerInfo",
+    "ProtobufValues",
     "Record",
     "RecordBatch",
     "RecordMetadata",
@@ -151,6 +157,9 @@ _OWNERS = {
     "kstore.copies.replication.replicate": ("Replication", "replicate"),
     "kstore.copies.restores.restore": ("restore",),
     "kstore.datasets.open_dataset": ("dataset", "scan_polars"),
+    "kstore.decoders.avro_values": ("AvroValues",),
+    "kstore.decoders.json_values": ("JsonValues",),
+    "kstore.decoders.protobuf_values": ("ProtobufValues",),
     "kstore.log.async_stream": ("Stream",),
     "kstore.log.compaction.compaction_outlook": ("CompactionOutlook",),
     "kstore.log.log_table": ("LogTable",),

@@ -33,6 +33,21 @@ def polars(user: str) -> Any:
     return _library(user, "polars", "Polars", "polars")
 
 
+def fastavro(user: str) -> Any:
+    """Import fastavro, or raise a `ConfigError` that names `user`."""
+    return _library(user, "fastavro", "fastavro", "avro")
+
+
+def ptars(user: str) -> Any:
+    """Import ptars, or raise a `ConfigError` that names `user`."""
+    return _library(user, "ptars", "ptars", "protobuf")
+
+
+def protobuf(user: str, module: str) -> Any:
+    """Import a module of Google's Protobuf, or raise a `ConfigError` that names `user`."""
+    return _library(user, f"google.protobuf.{module}", "Protobuf", "protobuf")
+
+
 def pyspark(user: str, module: str = "pyspark") -> Any:
     """Import PySpark or a module of it, or raise a `ConfigError` that names `user`."""
     return _library(user, module, "PySpark", "spark")

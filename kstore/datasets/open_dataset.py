@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kstore.base import optional
 from kstore.datasets.table_scan import Table
 from kstore.datasets.table_source import Source, TableOptions, TableSource, table_options
+from kstore.decoders.decoding import Decoder
 from kstore.log.reading.read_options import Isolation
 
 if TYPE_CHECKING:
     import polars
     import pyarrow.dataset  # type: ignore[import-untyped]
 
+SAMPLED = 1000  # values that a decoder may see
+
 
 def dataset(
     source: Source,
     topic: str | Iterable[str] | re.Pattern[str] | None = None,
     *,
+    decode: Decoder | None = None,
     isolation: Isolation = "read_uncommitted",
     as_of: int | datetime | Mapping[int, int] | None = None,
     latest: bool = False,
@@ -47,6 +51,7 @@ def dataset(
             dataset opens itself are closed when it is garbage-collected.
         topic: A topic, several, a compiled regular expression that matches the whole name, or `None` for all topics but
             Kafka's internal ones. New partitions, and new topics that match, are in the next scan.
+        decode: How values become a struct or columns: `JsonValues`, `AvroValues` or `ProtobufValues`.
         isolation: "read_uncommitted" or "read_committed".
         as_of: Read an earlier state: the records before the first one after this time (a `datetime` with a time zone),
             or those below an offset: an int for all partitions, or `{partition: offset}`; the others are read to their
@@ -86,13 +91,14 @@ def dataset(
     from kstore.datasets.log_dataset import LogDataset
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
-    return LogDataset(_table(TableSource(source, topic), options))
+    return LogDataset(_table(TableSource(source, topic), options, decode))
 
 
 def scan_polars(
     source: Source,
     topic: str | Iterable[str] | re.Pattern[str] | None = None,
     *,
+    decode: Decoder | None = None,
     isolation: Isolation = "read_uncommitted",
     as_of: int | datetime | Mapping[int, int] | None = None,
     latest: bool = False,
@@ -127,10 +133,10 @@ def scan_polars(
     from kstore.datasets.polars_scan import scan
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
-    return scan(_table(TableSource(source, topic), options))
+    return scan(_table(TableSource(source, topic), options, decode))
 
 
-def _table(source: TableSource, options: TableOptions) -> Table:
+def _table(source: TableSource, options: TableOptions, decode: Decoder | None) -> Table:
     pa = optional.pyarrow("a dataset")
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
     fields = [
@@ -146,4 +152,19 @@ def _table(source: TableSource, options: TableOptions) -> Table:
         fields = [field for field in fields if field.name != "timestamp_type"]
     if source.has_topics:
         fields.append(pa.field("topic", pa.string()))
-    return Table(source, pa.schema(fields), options)
+    decoding = None if decode is None else decode.bind(lambda: _sample(pa, source))
+    if decoding is not None:
+        fields = decoding.fields_with(fields)
+    return Table(source, pa.schema(fields), options, decoding)
+
+
+def _sample(pa: Any, source: TableSource) -> Any:
+    """Return the first values of the partitions, as a binary array."""
+    found, count = [pa.array([], pa.binary())], 0
+    for place in source.places():
+        columns = source.log(*place).read_columns(columns=("value",), max_records=SAMPLED - count)
+        found.append(pa.record_batch(columns).column("value"))
+        count += len(columns)
+        if count >= SAMPLED:
+            break
+    return pa.concat_arrays(found)

@@ -25,6 +25,7 @@ from kstore.log.lateness import LatenessCheck
 
 if TYPE_CHECKING:
     from kstore.columns._columns import Columns
+    from kstore.decoders.decoding import Decoding
     from kstore.log.log import Log
     from kstore.log.reading.read_options import Isolation
 
@@ -38,11 +39,12 @@ MANY = 0.5  # from this share of selected rows on, all columns are read together
 
 
 class Table(NamedTuple):
-    """What a dataset is: its source, its columns, and which rows it has."""
+    """What a dataset is: its source, its columns, which rows it has, and the decoding of its values."""
 
     source: TableSource
     schema: Any
     options: TableOptions
+    decoding: Decoding | None
 
 
 class TableScan:
@@ -138,7 +140,7 @@ class TableScan:
         if tested <= IN_NAMES and others <= IN_NAMES:
             yield from self._equal_rows(part, span)
             return
-        if tested <= IN_NAMES or others <= IN_NAMES:
+        if tested <= IN_NAMES or set(self._in_log(self._columns)) <= set(self._in_log(self._tested)):
             for chunk in self._chunks(part, span, self._columns):
                 yield from self._selected(part, chunk, self._columns)
             return
@@ -236,6 +238,9 @@ class TableScan:
     def _in_log(self, names: Sequence[str], *, with_offsets: bool = False) -> tuple[str, ...]:
         """Return the columns to read of the log for these of the table; at least one, to know the number of rows."""
         needed = {name for name in names if name in IN_LOG}
+        decoding = self._table.decoding
+        if decoding is not None and any(name in decoding.names for name in names):
+            needed |= {"value", "offset"}  # an error names the offset
         if with_offsets or not needed:
             needed.add("offset")
         return tuple(name for name in IN_LOG if name in needed)
@@ -244,9 +249,17 @@ class TableScan:
         """Return columns of the table as a record batch."""
         pa, schema = self._pa, self._schema_of(names)
         read = pa.record_batch(chunk)
+        decoded = {}
+        if self._table.decoding is not None and "value" in read.schema.names:
+            place = f"{part.topic}-{part.number}"
+            decoded = self._table.decoding.columns(
+                read.column("value"), names, lambda row: f"{place}, offset {chunk.offsets[row]}"
+            )
         arrays = []
         for name in names:
-            if name in IN_NAMES:
+            if name in decoded:
+                arrays.append(decoded[name])
+            elif name in IN_NAMES:
                 arrays.append(self._in_name(part, len(chunk), [name]).column(0))
             elif name == "timestamp":
                 arrays.append(read.column("timestamp").view(schema.field("timestamp").type))

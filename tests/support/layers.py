@@ -28,6 +28,7 @@ PACKAGES = (
     "tools",
     "copies",
     "metrics",
+    "decoders",
     "datasets",
     "spark",
     "cli",
@@ -81,9 +82,10 @@ LEAVES: dict[str, set[str]] = {
     "tools": set(),
     "copies": set(),
     "metrics": {"copies"},
-    "datasets": set(),
+    "decoders": set(),
+    "datasets": {"decoders"},
     "spark": set(),
-    "cli": {"tools", "copies", "metrics", "datasets", "spark"},
+    "cli": {"tools", "copies", "metrics", "decoders", "datasets", "spark"},
     "testing": {"tools", "spark"},
 }
 

@@ -1,0 +1,1 @@
+"""Values with a schema: JSON, Avro and Protobuf become Arrow columns."""

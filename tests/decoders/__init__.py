@@ -1,0 +1,1 @@
+"""Values decoded by a schema: JSON, Avro and Protobuf."""
