@@ -697,6 +697,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
         timeout: float | None = None,
@@ -712,6 +713,11 @@ class Log(Closing):
             end_offset: The offset before which the iterator ends.
             start_timestamp: Start at the first record at or after this time, in milliseconds or as a `datetime` with a
                 time zone. Not allowed together with `offset`.
+            end_timestamp: End before the first record at or after this time; where the read ends otherwise if there is
+                none. Both times are positions, searched for once, by the call, as `offset_for_timestamp` does: a
+                record that is older than one before it may be on either side, and the end of a transaction counts as a
+                record. So a read up to a time and one from that time have each record once. Not allowed together with
+                `follow`, because the end of a log that grows would depend on when the read began.
             isolation: With "read_committed" the iterator ends (or, if it follows, waits) at the last stable offset: the
                 start of the earliest open transaction. It leaves out the records of aborted transactions.
             follow: Wait for more records at the end of the log.
@@ -729,7 +735,8 @@ class Log(Closing):
             OffsetOutOfRangeError: If the offset is below the log start (unless `on_lag="start"`) or above the log end.
                 The iterator raises it if retention, `delete_records` or a truncation removes the records at its
                 position; with `on_lag="start"` only if a truncation does.
-            InvalidTimestampError: If `start_timestamp` is a `datetime` without a time zone.
+            InvalidTimestampError: If `start_timestamp` or `end_timestamp` is a `datetime` without a time zone.
+            ValueError: If arguments exclude each other.
             CorruptRecordError: From the iterator, if the CRC of a batch is wrong.
             LogClosedError: If the log is closed.
 
@@ -740,7 +747,9 @@ class Log(Closing):
             ...     print(record.offset, record.value)
             2 b'4 apples'
         """
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
+        options = read_options(
+            offset, end_offset, start_timestamp, end_timestamp, isolation, durable, follow, timeout, on_lag
+        )
         return iterate_records(self._view, options, self)
 
     def read_batches(
@@ -749,6 +758,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
         timeout: float | None = None,
@@ -767,7 +777,9 @@ class Log(Closing):
             >>> [(batch.base_offset, batch.count) for batch in log.read_batches()]
             [(0, 1), (1, 2)]
         """
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
+        options = read_options(
+            offset, end_offset, start_timestamp, end_timestamp, isolation, durable, follow, timeout, on_lag
+        )
         return iterate_batches(self._view, options, self)
 
     def aread(
@@ -776,6 +788,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
         timeout: float | None = None,
@@ -810,7 +823,9 @@ class Log(Closing):
         """
         from kstore.log.async_source import stream_records
 
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable, follow, timeout, on_lag)
+        options = read_options(
+            offset, end_offset, start_timestamp, end_timestamp, isolation, durable, follow, timeout, on_lag
+        )
         return stream_records(self._view, options, self)
 
     def read_columns(
@@ -819,6 +834,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         max_records: int | None = None,
         max_bytes: int | None = None,
         columns: Sequence[str] | None = None,
@@ -833,6 +849,7 @@ class Log(Closing):
             offset: As in `read`.
             end_offset: As in `read`.
             start_timestamp: As in `read`.
+            end_timestamp: As in `read`.
             max_records: The most rows to read; no limit if omitted.
             max_bytes: The most bytes to read; no limit if omitted. A record counts with its encoded size in an
                 uncompressed batch. One record is always read, whatever its size.
@@ -861,7 +878,7 @@ class Log(Closing):
             ([0, 1, 2], [b'3 apples', b'1 pear', b'4 apples'])
         """
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=True)
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        options = read_options(offset, end_offset, start_timestamp, end_timestamp, isolation, durable)
         return read_chunk(self._view, options, wanted)
 
     def iter_columns(
@@ -870,6 +887,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         max_records: int | None = None,
         max_bytes: int | None = None,
         columns: Sequence[str] | None = None,
@@ -898,7 +916,7 @@ class Log(Closing):
             [b'4 apples'] 3
         """
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=False)
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        options = read_options(offset, end_offset, start_timestamp, end_timestamp, isolation, durable)
         return iterate_chunks(self._view, options, wanted, self)
 
     def aread_columns(
@@ -907,6 +925,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         max_records: int | None = None,
         max_bytes: int | None = None,
         columns: Sequence[str] | None = None,
@@ -934,7 +953,7 @@ class Log(Closing):
         from kstore.log.async_stream import InThread, Stream
 
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=False)
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        options = read_options(offset, end_offset, start_timestamp, end_timestamp, isolation, durable)
         return Stream([InThread(iterate_chunks(self._view, options, wanted, self))])
 
     def batch_table(
@@ -943,6 +962,7 @@ class Log(Closing):
         *,
         end_offset: int | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
     ) -> Columns:
@@ -967,7 +987,7 @@ class Log(Closing):
             >>> batches["base_offset"].tolist(), batches["count"].tolist()
             ([0, 1], [1, 2])
         """
-        options = read_options(offset, end_offset, start_timestamp, isolation, durable)
+        options = read_options(offset, end_offset, start_timestamp, end_timestamp, isolation, durable)
         return read_batch_table(self._view, options)
 
     def __arrow_c_schema__(self) -> object:

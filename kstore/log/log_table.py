@@ -19,7 +19,7 @@ from kstore.columns._latest_offsets import COLUMNS, LatestOffsets
 from kstore.columns.keyed_rows import ROW_COLUMNS, KeyedPart, KeyedRows
 from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from kstore.log.column_reads import column_options, iterate_chunks, read_kept
-from kstore.log.reading import _timestamp_lookup
+from kstore.log.reading.log_reader import end_before
 from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import View, check_offset, steadily
 
@@ -110,8 +110,7 @@ def _end_offset(view: View, as_of: int | datetime | None) -> int:
         return stable
     if isinstance(as_of, datetime):
         # At least 0, because a record without a timestamp (-1) is never later.
-        first = _timestamp_lookup.first_at(view, max((as_of - _EPOCH) // _MILLISECOND, -1) + 1)
-        return stable if first is None else min(first.offset, stable)
+        return end_before(view, max((as_of - _EPOCH) // _MILLISECOND, -1) + 1, stable)
     check_offset(view, as_of)
     return min(as_of, stable)
 

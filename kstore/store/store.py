@@ -695,6 +695,7 @@ class Store(Closing):
         partitions: Iterable[int] | None = None,
         offsets: Mapping[int, int] | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         merge: Literal["partition", "timestamp"] = "partition",
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
@@ -727,6 +728,8 @@ class Store(Closing):
             offsets: For some partitions, the offset to start at.
             start_timestamp: Start each partition at its first record at or after this time: milliseconds since the
                 epoch, or a `datetime` with a time zone. Not allowed together with `offsets`.
+            end_timestamp: End each partition before its first record at or after this time; `Log.read` says what that
+                means for late records. Not allowed together with `follow`.
             merge: The order of the partitions' records: "partition" or "timestamp".
             isolation: "read_uncommitted" or "read_committed", as in `Log.read`.
             follow: Whether to wait for new records at the end.
@@ -749,7 +752,9 @@ class Store(Closing):
             >>> [record.value for record in store.read("orders", offsets={0: 1, 1: 1})]
             [b'4 apples']
         """
-        wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
+        wanted = TopicRead(
+            partitions, offsets, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
+        )
         return self._reader.read(topic, wanted)
 
     def aread(
@@ -759,6 +764,7 @@ class Store(Closing):
         partitions: Iterable[int] | None = None,
         offsets: Mapping[int, int] | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         merge: Literal["partition", "timestamp"] = "partition",
         isolation: Isolation = "read_uncommitted",
         follow: bool = False,
@@ -777,6 +783,7 @@ class Store(Closing):
             partitions: The partitions to read; all by default. For a single topic only.
             offsets: For some partitions, the offset to start at. For a single topic only.
             start_timestamp: Start each partition at its first record at or after this time, as in `read`.
+            end_timestamp: End each partition before its first record at or after this time, as in `read`.
             merge: The order of the partitions' records, as in `read`.
             isolation: "read_uncommitted" or "read_committed", as in `Log.read`.
             follow: Whether to wait for new records at the end.
@@ -802,7 +809,9 @@ class Store(Closing):
         """
         from kstore.store.topics.async_topic_source import stream_of
 
-        wanted = TopicRead(partitions, offsets, start_timestamp, merge, isolation, follow, timeout, durable, on_lag)
+        wanted = TopicRead(
+            partitions, offsets, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
+        )
         return stream_of(self._reader, topics, wanted)
 
     def read_columns(
@@ -812,6 +821,7 @@ class Store(Closing):
         partitions: Iterable[int] | None = None,
         offsets: Mapping[int, int] | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         max_records: int | None = None,
         max_bytes: int | None = None,
         columns: Sequence[str] | None = None,
@@ -830,6 +840,7 @@ class Store(Closing):
             partitions: The partitions to read; all by default.
             offsets: For some partitions, the offset to start at.
             start_timestamp: Start each partition at its first record at or after this time, as in `read`.
+            end_timestamp: End each partition before its first record at or after this time, as in `read`.
             max_records: The most records of a chunk, as in `Log.iter_columns`.
             max_bytes: The most bytes of a chunk, as in `Log.iter_columns`.
             columns: The names of the columns; by default offset, timestamp, key and value.
@@ -851,7 +862,7 @@ class Store(Closing):
             0 [b'1 pear']
             1 [b'3 apples', b'4 apples']
         """
-        wanted = TopicRead(partitions, offsets, start_timestamp)
+        wanted = TopicRead(partitions, offsets, start_timestamp, end_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
         return self._reader.read_columns(topic, wanted, options)
 
@@ -862,6 +873,7 @@ class Store(Closing):
         partitions: Iterable[int] | None = None,
         offsets: Mapping[int, int] | None = None,
         start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
         max_records: int | None = None,
         max_bytes: int | None = None,
         columns: Sequence[str] | None = None,
@@ -893,7 +905,7 @@ class Store(Closing):
         """
         from kstore.log.async_stream import InThread, Stream
 
-        wanted = TopicRead(partitions, offsets, start_timestamp)
+        wanted = TopicRead(partitions, offsets, start_timestamp, end_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
         return Stream([InThread(self._reader.read_columns(topic, wanted, options))])
 

@@ -264,9 +264,17 @@ def open_reader(view: View, options: ReadOptions, owner: object = None) -> LogRe
         if options.committed:
             log_end = min(log_end, view.decided_end_offset())
         end = log_end if end_offset is None else min(end_offset, log_end)
+        if options.end_timestamp is not None:
+            end = end_before(view, options.end_timestamp, end)
     reader = LogReader(view, start, end, options)
     reader.owner = owner
     return reader
+
+
+def end_before(view: View, timestamp: int, end_offset: int) -> int:
+    """Return the offset of the first record at or after `timestamp`, at most `end_offset`."""
+    first = first_at(view, timestamp)
+    return end_offset if first is None else min(first.offset, end_offset)
 
 
 def iterate_records(view: View, options: ReadOptions, owner: object) -> RecordIterator:

@@ -17,6 +17,7 @@ class ReadOptions(NamedTuple):
     offset: int | None = None  # None: the log start, or the offset of `start_timestamp`
     end_offset: int | None = None  # None: the log end at the start of the pass; no end if `follow`
     start_timestamp: int | None = None  # start at the first record at or after this time
+    end_timestamp: int | None = None  # end before the first record at or after this time
     committed: bool = False  # only committed records
     durable: bool = False  # only flushed records
     follow: bool = False  # wait for more records at the end
@@ -36,10 +37,20 @@ def check_on_lag(on_lag: OnLag) -> None:
         raise ValueError(f"on_lag is {on_lag!r}; 'raise' and 'start' are allowed")
 
 
+def checked_end(end_timestamp: int | datetime | None, follow: bool) -> int | None:
+    """Return the time at which a pass ends, in milliseconds; raise `ValueError` if the pass follows."""
+    if end_timestamp is None:
+        return None
+    if follow:
+        raise ValueError("give follow or an end_timestamp, not both")
+    return times.moment("end_timestamp", end_timestamp)
+
+
 def read_options(
     offset: int | None,
     end_offset: int | None,
     start_timestamp: int | datetime | None,
+    end_timestamp: int | datetime | None,
     isolation: Isolation,
     durable: bool,
     follow: bool = False,
@@ -60,4 +71,7 @@ def read_options(
         if offset is not None:
             raise ValueError("give an offset or a start_timestamp, not both")
         start_timestamp = times.moment("start_timestamp", start_timestamp)
-    return ReadOptions(offset, end_offset, start_timestamp, committed, durable, follow, timeout, on_lag == "start")
+    end_timestamp = checked_end(end_timestamp, follow)
+    return ReadOptions(
+        offset, end_offset, start_timestamp, end_timestamp, committed, durable, follow, timeout, on_lag == "start"
+    )

@@ -12,7 +12,7 @@ from kstore._core import RecordIterator
 from kstore.base import arguments, times
 from kstore.errors import KStoreError
 from kstore.log.log import Log
-from kstore.log.reading.read_options import Isolation, OnLag, check_on_lag
+from kstore.log.reading.read_options import Isolation, OnLag, check_on_lag, checked_end
 from kstore.store.catalog import Entry
 from kstore.store.metadata import Metadata
 from kstore.store.read_only_logs import Logs
@@ -32,6 +32,7 @@ class TopicRead(NamedTuple):
     partitions: Iterable[int] | None = None
     offsets: Mapping[int, int] | None = None
     start_timestamp: int | datetime | None = None
+    end_timestamp: int | datetime | None = None
     merge: str = "partition"
     isolation: Isolation = "read_uncommitted"
     follow: bool = False
@@ -88,6 +89,7 @@ class TopicReader:
             records = self._logs.log(entry).read(
                 starts.get(entry.partition),
                 start_timestamp=None if is_new else wanted.start_timestamp,
+                end_timestamp=wanted.end_timestamp,
                 isolation=wanted.isolation,
                 durable=wanted.durable,
                 on_lag=wanted.on_lag,
@@ -115,7 +117,12 @@ class TopicReader:
 
         def start(number: int) -> Iterator[Columns]:
             log = self._logs.log(entries[number])
-            return log.iter_columns(starts.get(number), start_timestamp=wanted.start_timestamp, **options._asdict())
+            return log.iter_columns(
+                starts.get(number),
+                start_timestamp=wanted.start_timestamp,
+                end_timestamp=wanted.end_timestamp,
+                **options._asdict(),
+            )
 
         started = {number: start(number) for number in [*sorted(starts), *numbers[:1]]}
 
@@ -139,6 +146,7 @@ class TopicReader:
             if offsets:
                 raise ValueError("give offsets or a start_timestamp, not both")
             times.moment("start_timestamp", start_timestamp)
+        checked_end(wanted.end_timestamp, wanted.follow)
         if offsets is not None and not isinstance(offsets, Mapping):
             raise TypeError(f"offsets must be a mapping of partitions to offsets, not {type(offsets).__name__}")
         entries = self._metadata.current().partitions(topic)
