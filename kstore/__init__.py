@@ -53,6 +53,7 @@ if _typing.TYPE_CHECKING:
     from kstore.store.store import Store
     from kstore.store.table import Table
     from kstore.store.topics._consume import ConsumerRecord
+    from kstore.store.topics.topic_stream import TopicStream
     from kstore.types import (
         AppendInfo,
         CompactionStats,
@@ -110,6 +111,7 @@ __all__ = [
     "Stream",
     "Table",
     "TimestampOffset",
+    "TopicStream",
     "Transaction",
     "TransactionalProducer",
     "TruncationStats",
@@ -176,6 +178,7 @@ _OWNERS = {
     "kstore.store.store": ("Store",),
     "kstore.store.table": ("Table",),
     "kstore.store.topics._consume": ("ConsumerRecord",),
+    "kstore.store.topics.topic_stream": ("TopicStream",),
     "kstore.types": (
         "AppendInfo",
         "CompactionStats",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from kstore.base import arguments
 from kstore.base.numbers import LONG_MAX
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy import int64
     from numpy.typing import NDArray
 
+T = TypeVar("T")
 Layout = Literal["binary", "large_binary", "view"]
 
 CHUNK_BYTES = 4 << 20  # the size of a chunk of `iter_columns`: about ten thousand records, which fit the CPU caches
@@ -117,42 +118,69 @@ def _reader(view: View, columns: ColumnOptions) -> _column_reader.Reader:
     )
 
 
-class _End:
-    """The offset at which streams end. Each of these streams keeps this object alive."""
+def stream_fields(
+    names: tuple[str, ...], default: tuple[str, ...], requested_schema: object
+) -> tuple[tuple[tuple[str, str], ...], Layout]:
+    """Return the fields of an Arrow stream, and the layout in which keys and values are read for it.
 
-    __slots__ = ("__weakref__", "offset")
+    A requested schema chooses from the columns `names`; without it the stream has the columns `default`.
+    """
+    fields = _columns.fields_of(default if requested_schema is None else names, "binary", requested_schema)
+    layouts = (_columns.layout_of(text) for name, text in fields if name in ("key", "value"))
+    return fields, next(layouts, "binary")
 
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
+
+class StreamEnd(Generic[T]):
+    """Where streams end. Each of these streams keeps this object alive."""
+
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self, value: T) -> None:
+        self.value = value
 
 
 _handing_over = ForkLock()
 
 
+class SharedEnd(Generic[T]):
+    """Lets all streams that are open at the same time end at the same place. Thread-safe."""
+
+    _shared: weakref.ref[StreamEnd[T]] | None = None
+
+    def get(self, find: Callable[[], T]) -> StreamEnd[T]:
+        """Return the end of the open streams; if none is open, the one that `find` returns."""
+        end = self._of_open_streams()
+        if end is not None:
+            return end
+        found = StreamEnd(find())
+        with _handing_over.mutex:
+            end = self._of_open_streams()
+            if end is None:
+                end, self._shared = found, weakref.ref(found)
+            return end
+
+    def _of_open_streams(self) -> StreamEnd[T] | None:
+        return None if self._shared is None else self._shared()
+
+
 class ArrowStreams:
     """Makes the Arrow streams of one log; all streams open at the same time end at the same offset. Thread-safe."""
 
-    _end: weakref.ref[_End] | None = None
+    def __init__(self) -> None:
+        self._end: SharedEnd[int] = SharedEnd()
 
     def schema(self) -> object:
         return _columns.schema_capsule(_columns.fields_of(_columns.DEFAULT_COLUMNS, "binary"))
 
     def stream(self, view: View, requested_schema: object, owner: object) -> object:
         """Return the whole log as an Arrow stream; see `Log.__arrow_c_stream__`."""
-        fields = _columns.fields_of(_columns.COLUMN_NAMES, "binary", requested_schema)
-        if requested_schema is None:
-            fields = _columns.fields_of(_columns.DEFAULT_COLUMNS, "binary")
-        layout: Layout = next((_columns.layout_of(text) for name, text in fields if name in ("key", "value")), "binary")
+        fields, layout = stream_fields(_columns.COLUMN_NAMES, _columns.DEFAULT_COLUMNS, requested_schema)
         columns = column_options(tuple(name for name, _ in fields), layout, whole=False)
-        end = self._shared_end(view)
-        chunks = iterate_chunks(view, ReadOptions(end_offset=end.offset), columns, owner)
-        return _arrow_stream.stream_capsule(chunks, fields, end)
 
-    def _shared_end(self, view: View) -> _End:
-        with _handing_over.mutex:
-            end = None if self._end is None else self._end()
-            if end is None:
-                view.refresh()
-                end = _End(view.log_end_offset)
-                self._end = weakref.ref(end)
-            return end
+        def find_end() -> int:
+            view.refresh()
+            return view.log_end_offset
+
+        end = self._end.get(find_end)
+        chunks = iterate_chunks(view, ReadOptions(end_offset=end.value), columns, owner)
+        return _arrow_stream.stream_capsule(chunks, fields, end)

@@ -713,11 +713,11 @@ class Log(Closing):
             end_offset: The offset before which the iterator ends.
             start_timestamp: Start at the first record at or after this time, in milliseconds or as a `datetime` with a
                 time zone. Not allowed together with `offset`.
-            end_timestamp: End before the first record at or after this time; where the read ends otherwise if there is
-                none. Both times are positions, searched for once, by the call, as `offset_for_timestamp` does: a
-                record that is older than one before it may be on either side, and the end of a transaction counts as a
-                record. So a read up to a time and one from that time have each record once. Not allowed together with
-                `follow`, because the end of a log that grows would depend on when the read began.
+            end_timestamp: End before the first record at or after this time. Without such a record it changes nothing.
+                Both times are positions, which the call finds as `offset_for_timestamp` does: a record that is older
+                than one before it may be on either side, and the end of a transaction counts as a record. So a read up
+                to a time and a read from that time on share no record, and leave out none. Not allowed together with
+                `follow`, because the position is searched for once, and a record of that time may come later.
             isolation: With "read_committed" the iterator ends (or, if it follows, waits) at the last stable offset: the
                 start of the earliest open transaction. It leaves out the records of aborted transactions.
             follow: Wait for more records at the end of the log.

@@ -46,6 +46,7 @@ from kstore.store.topics.append_source import ColumnArguments, Records
 from kstore.store.topics.route_cache import Routes
 from kstore.store.topics.topic_append import AppendOptions, TopicAppender
 from kstore.store.topics.topic_reader import ColumnOptions, TopicRead, TopicReader
+from kstore.store.topics.topic_stream import TopicStream
 from kstore.types import AppendInfo, CompactionStats, RecordMetadata
 
 if TYPE_CHECKING:
@@ -908,6 +909,27 @@ class Store(Closing):
         wanted = TopicRead(partitions, offsets, start_timestamp, end_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
         return Stream([InThread(self._reader.read_columns(topic, wanted, options))])
+
+    def topic_stream(self, topic: str) -> TopicStream:
+        """Return a topic as an Arrow stream, which DuckDB, Polars, PyArrow and pandas read as a table.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            The stream, which any number of queries may read; each reads the topic anew. It keeps the store alive.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
+
+        Example:
+            >>> import duckdb
+            >>> orders = store.topic_stream("orders")
+            >>> duckdb.sql("select decode(key), count(*) from orders group by key order by key").fetchall()
+            [('alice', 2), ('bob', 1)]
+        """
+        self.partitions(topic)
+        return TopicStream(self._reader, topic, owner=self)
 
     def table(self, topic: str, *, as_of: datetime | Mapping[int, int] | None = None) -> Table:
         """Read the newest record of each key of a topic, without rewriting anything.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TopicRead(NamedTuple):
-    """The arguments of `Store.read`."""
+    """The arguments of `Store.read` and of other reads of a topic."""
 
     partitions: Iterable[int] | None = None
     offsets: Mapping[int, int] | None = None
@@ -39,6 +39,7 @@ class TopicRead(NamedTuple):
     timeout: float | None = None
     durable: bool = False
     on_lag: OnLag = "raise"
+    end_offsets: Mapping[int, int] | None = None  # for columns only
 
 
 class ColumnOptions(NamedTuple):
@@ -114,11 +115,13 @@ class TopicReader:
     def read_columns(self, topic: str, wanted: TopicRead, options: ColumnOptions) -> Iterator[tuple[int, Columns]]:
         """Iterate over the records of a topic as columns; see `Store.read_columns`."""
         entries, numbers, starts = self._parts(topic, wanted)
+        ends = wanted.end_offsets or {}
 
         def start(number: int) -> Iterator[Columns]:
             log = self._logs.log(entries[number])
             return log.iter_columns(
                 starts.get(number),
+                end_offset=ends.get(number),
                 start_timestamp=wanted.start_timestamp,
                 end_timestamp=wanted.end_timestamp,
                 **options._asdict(),
@@ -135,6 +138,14 @@ class TopicReader:
                 raise TopicView(self._metadata, self._logs, topic).explained(entries, error) from None
 
         return chunks()
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Return the present ends of a topic's partitions."""
+        entries = self._metadata.current().partitions(topic)
+        try:
+            return {number: self._logs.log(entry).log_end_offset for number, entry in sorted(entries.items())}
+        except KStoreError as error:
+            raise TopicView(self._metadata, self._logs, topic).explained(entries, error) from None
 
     def follow(self, topic: str, options: FollowOptions) -> TopicFollower:
         """Follow a topic for a consumer."""
