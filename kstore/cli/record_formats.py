@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from json.encoder import encode_basestring as _text
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kstore._core import Record
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, KStoreError
 from kstore.tools.dump.record_contents import octets
 
 __all__ = ["FIELDS", "Printer", "formatter", "json_of"]
@@ -22,6 +22,8 @@ FIELDS = (
 
 Printer: TypeAlias = Callable[[str, int, Record], bytes]
 """Takes a topic, a partition and a record, and returns the bytes to print."""
+
+T = TypeVar("T")
 
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
@@ -120,8 +122,8 @@ def plain(key_separator: str | None) -> Printer:
 
 
 def write(
-    records: Iterable[tuple[str, int, Record]],
-    render: Printer,
+    records: Iterable[tuple[str, int, T]],
+    render: Callable[[str, int, T], bytes],
     out: Any,
     *,
     at_once: bool,
@@ -133,15 +135,20 @@ def write(
     """
     count = 0
     pending: list[bytes] = []
-    for topic, partition, record in records:
-        pending.append(render(topic, partition, record))
-        count += 1
-        if at_once or len(pending) >= 512:
-            out.write(b"".join(pending))
-            progress(len(pending))
-            pending.clear()
-            if at_once:
-                out.flush()
+    try:
+        for topic, partition, record in records:
+            pending.append(render(topic, partition, record))
+            count += 1
+            if at_once or len(pending) >= 512:
+                out.write(b"".join(pending))
+                progress(len(pending))
+                pending.clear()
+                if at_once:
+                    out.flush()
+    except KStoreError:
+        out.write(b"".join(pending))  # the records before the error
+        out.flush()
+        raise
     out.write(b"".join(pending))
     out.flush()
     return count

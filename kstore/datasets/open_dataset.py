@@ -8,16 +8,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kstore.base import optional
+from kstore.columns.value_decoding import SAMPLED, Decoder
 from kstore.datasets.table_scan import Table
 from kstore.datasets.table_source import Source, TableOptions, TableSource, table_options
-from kstore.decoders.decoding import Decoder
 from kstore.log.reading.read_options import Isolation
 
 if TYPE_CHECKING:
     import polars
     import pyarrow.dataset  # type: ignore[import-untyped]
-
-SAMPLED = 1000  # values that a decoder may see
 
 
 def dataset(

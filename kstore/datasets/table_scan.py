@@ -25,7 +25,7 @@ from kstore.log.lateness import LatenessCheck
 
 if TYPE_CHECKING:
     from kstore.columns._columns import Columns
-    from kstore.decoders.decoding import Decoding
+    from kstore.columns.value_decoding import Decoding
     from kstore.log.log import Log
     from kstore.log.reading.read_options import Isolation
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from kstore.base import optional
+from kstore.columns.value_decoding import Decoded, Decoding, Errors, checked_errors, nullable
 from kstore.decoders.avro_types import AvroSchema
 from kstore.decoders.confluent_frame import framed, groups
-from kstore.decoders.decoding import Decoded, Decoding, Errors, checked_errors, nullable
 from kstore.decoders.known_schemas import KnownSchemas, Schemas, UnknownSchemaError
 from kstore.errors import ConfigError
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kstore.base import optional
-from kstore.decoders.decoding import Decoded, Decoding, Errors, checked_errors, nullable
+from kstore.columns.value_decoding import Decoded, Decoding, Errors, checked_errors, nullable
 from kstore.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kstore.base import optional
+from kstore.columns.value_decoding import Decoded, Decoding, Errors, checked_errors, nullable
 from kstore.decoders.confluent_frame import framed
-from kstore.decoders.decoding import Decoded, Decoding, Errors, checked_errors, nullable
 from kstore.errors import ConfigError
 
 USER = "ProtobufValues"

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from kstore import _core
 from kstore._core import Record
@@ -23,6 +23,7 @@ from kstore.codec.compression import LIBRARIES
 from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import new_secret
 from kstore.columns.column_input import ColumnInput
+from kstore.columns.value_decoding import ChunkDecoder, Decoder
 from kstore.config import cautions
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
@@ -71,6 +72,7 @@ from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo, CompactionStats, SegmentInfo, TimestampOffset
 
 if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
     from _typeshed import ReadableBuffer
 
     from kstore.base.loops import Turns
@@ -828,6 +830,7 @@ class Log(Closing):
         )
         return stream_records(self._view, options, self)
 
+    @overload
     def read_columns(
         self,
         offset: int | None = None,
@@ -842,7 +845,43 @@ class Log(Closing):
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
         threads: int | None = None,
-    ) -> Columns:
+        decode: None = None,
+    ) -> Columns: ...
+
+    @overload
+    def read_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+        decode: Decoder,
+    ) -> pyarrow.RecordBatch: ...
+
+    def read_columns(
+        self,
+        offset: int | None = None,
+        *,
+        end_offset: int | None = None,
+        start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+        decode: Decoder | None = None,
+    ) -> Columns | pyarrow.RecordBatch:
         """Read the records of `[offset, end_offset)` into columns, at most `max_records` and `max_bytes` of them.
 
         Args:
@@ -865,10 +904,16 @@ class Log(Closing):
             threads: How many threads read if there are many records; by default the number of cores, at most 4. The
                 rows are always in order.
 
+            decode: How values become a struct or columns: `JsonValues`, `AvroValues` or `ProtobufValues`. Without a
+                schema of its own it sees the first 1,000 values.
+
         Returns:
-            The columns. Their `next_offset` says where to continue; it is the end if nothing is left.
+            The columns. Their `next_offset` says where to continue; it is the end if nothing is left. With `decode` a
+            `pyarrow.RecordBatch` of them.
 
         Raises:
+            ConfigError: If `decode` is given and PyArrow is not installed, `columns` has no "value", or `layout` is not
+                "binary".
             KStoreError: Any error that `read` or its iterator raises.
 
         Example:
@@ -876,10 +921,16 @@ class Log(Closing):
             >>> table = pyarrow.table(log.read_columns(columns=["offset", "value"]))
             >>> table["offset"].to_pylist(), table["value"].to_pylist()
             ([0, 1, 2], [b'3 apples', b'1 pear', b'4 apples'])
+            >>> fruit = kstore.JsonValues({"fruit": pyarrow.string()}, errors="raise")
+            >>> offset = log.append(b'{"fruit": "pear", "n": 2}').base_offset
+            >>> log.read_columns(offset, columns=["value"], decode=fruit).to_pylist()
+            [{'value': {'fruit': 'pear'}}]
         """
+        decoder = None if decode is None else ChunkDecoder(decode, columns, layout)
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=True)
         options = read_options(offset, end_offset, start_timestamp, end_timestamp, isolation, durable)
-        return read_chunk(self._view, options, wanted)
+        chunk = read_chunk(self._view, options, wanted)
+        return chunk if decoder is None else decoder.decode(chunk, f"{self.topic}-{self.partition}")
 
     def iter_columns(
         self,

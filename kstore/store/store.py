@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
+from kstore.columns.value_decoding import ChunkDecoder, Decoder
 from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
@@ -52,6 +53,7 @@ from kstore.types import AppendInfo, CompactionStats, RecordMetadata
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import pyarrow  # type: ignore[import-untyped]
     from _typeshed import ReadableBuffer
 
     from kstore.base.loops import Turns
@@ -815,6 +817,7 @@ class Store(Closing):
         )
         return stream_of(self._reader, topics, wanted)
 
+    @overload
     def read_columns(
         self,
         topic: str,
@@ -830,7 +833,45 @@ class Store(Closing):
         isolation: Isolation = "read_uncommitted",
         durable: bool = False,
         threads: int | None = None,
-    ) -> Iterator[tuple[int, Columns]]:
+        decode: None = None,
+    ) -> Iterator[tuple[int, Columns]]: ...
+
+    @overload
+    def read_columns(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+        decode: Decoder,
+    ) -> Iterator[tuple[int, pyarrow.RecordBatch]]: ...
+
+    def read_columns(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        start_timestamp: int | datetime | None = None,
+        end_timestamp: int | datetime | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        layout: Layout = "binary",
+        isolation: Isolation = "read_uncommitted",
+        durable: bool = False,
+        threads: int | None = None,
+        decode: Decoder | None = None,
+    ) -> Iterator[tuple[int, Columns]] | Iterator[tuple[int, pyarrow.RecordBatch]]:
         """Iterate over the records of a topic as columns, one partition after the other.
 
         Each partition starts where `read` starts it, and is read up to its end at the time when its reading starts. One
@@ -849,9 +890,11 @@ class Store(Closing):
             isolation: "read_uncommitted" or "read_committed", as in `Log.read`.
             durable: Read only records that survive a crash of the machine, as in `Log.read`.
             threads: How many threads read, as in `Log.iter_columns`.
+            decode: How values become a struct or columns, as in `Log.read_columns`.
 
         Returns:
-            An iterator of `(partition, chunk)` pairs. The chunks are those of `Log.iter_columns`.
+            An iterator of `(partition, chunk)` pairs. The chunks are those of `Log.iter_columns`; with `decode` they
+            are `pyarrow.RecordBatch` objects.
 
         Raises:
             KStoreError: The errors of `read`. Errors in the arguments or in the given offsets are raised by the call,
@@ -865,7 +908,11 @@ class Store(Closing):
         """
         wanted = TopicRead(partitions, offsets, start_timestamp, end_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
-        return self._reader.read_columns(topic, wanted, options)
+        decoder = None if decode is None else ChunkDecoder(decode, columns, layout)
+        chunks = self._reader.read_columns(topic, wanted, options)
+        if decoder is None:
+            return chunks
+        return ((number, decoder.decode(chunk, f"{topic}-{number}")) for number, chunk in chunks)
 
     def aread_columns(
         self,

@@ -70,6 +70,7 @@ INSIDE = {
         "usage",
         "progress",
         "record_formats",
+        "decoded_values",
         "sources",
         "stopping",
         "commands",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy
 
 from kstore._core import Record
-from kstore.cli import command_options, command_paths, command_times, record_formats
+from kstore.cli import command_options, command_paths, command_times, decoded_values, record_formats
 from kstore.cli.progress import Progress
 from kstore.errors import ConfigError
 from kstore.log.log import Log
@@ -31,6 +31,7 @@ _EXAMPLES = """examples:
   kstore cat data/events-0 --last 5
   kstore cat data/accounts --latest --key-separator =
   kstore cat data/accounts --latest --as-of 2013-06-01T12:00 --json
+  kstore cat data/orders --decode avro:data --json
 """
 
 
@@ -45,6 +46,10 @@ def run(arguments: list[str]) -> int:
         metavar="TIME",
         help="with --latest: the newest records as of a time; ignores all records from the first later one on",
     )
+    cat.add_argument(
+        "--decode", metavar="HOW", help=f"{decoded_values.HELP}. A value that does not fit ends the command; with "
+        "--json it is null, and value_error says why",
+    )  # fmt: skip
     asked = cat.parse_args(arguments)
     if asked.latest:
         _check_latest(asked)
@@ -84,7 +89,13 @@ def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = Non
         wanted = itertools.islice(wanted, asked.max)
     with Progress("tail" if follow else "cat", unit="records", aside=True) as bar:
         try:
-            record_formats.write(wanted, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)
+            if getattr(asked, "decode", None) is not None:
+                decoder = decoded_values.decoder(asked.decode)
+                printer = decoded_values.json_line if asked.json else _printer_of_decoded(asked)
+                decoded = decoded_values.decoded(wanted, decoder, raises=not asked.json)
+                record_formats.write(decoded, printer, sys.stdout.buffer, at_once=False, progress=bar.add)
+            else:
+                record_formats.write(wanted, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -100,6 +111,11 @@ def _printer(asked: argparse.Namespace) -> record_formats.Printer:
         if asked.format is not None
         else record_formats.plain(asked.key_separator)
     )
+
+
+def _printer_of_decoded(asked: argparse.Namespace) -> Callable[[str, int, decoded_values.DecodedRecord], bytes]:
+    printer = _printer(asked)
+    return lambda topic, partition, decoded: printer(topic, partition, decoded_values.with_value(decoded))
 
 
 def _read(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tuple[str, int, Record]]:

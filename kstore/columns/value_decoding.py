@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from kstore.base import optional
 from kstore.errors import ConfigError, InvalidRecordError
 
+if TYPE_CHECKING:
+    from kstore.columns._columns import Columns
+
 Errors = Literal["null", "raise"]
 
+SAMPLED = 1000  # values that a decoder may see
 VALUE = "value"
 VALUE_ERROR = "value_error"
 
@@ -90,10 +94,16 @@ class Decoding:
             columns[VALUE_ERROR] = _texts(pa, len(values), found.reasons)
         return columns
 
-    def decode(self, batch: Any, where: Callable[[int], str]) -> Any:
-        """Return a record batch with the decoded columns in their places."""
+    def decode(self, chunk: Columns, place: str) -> Any:
+        """Return a record batch of columns of the log `place`, with the decoded ones where they belong."""
+        batch = self._pa.record_batch(chunk)
+        offsets = chunk.offsets if "offset" in batch.schema.names else None
         fields = self.fields_with(batch.schema)
-        decoded = self.columns(batch.column(VALUE), self.names, where)
+        decoded = self.columns(
+            batch.column(VALUE),
+            self.names,
+            lambda row: f"{place}, row {row}" if offsets is None else f"{place}, offset {offsets[row]}",
+        )
         arrays = [decoded[field.name] if field.name in decoded else batch.column(field.name) for field in fields]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self._pa.schema(fields))
 
@@ -103,6 +113,26 @@ class Decoder(Protocol):
 
     def bind(self, sample: Callable[[], Any]) -> Decoding:
         """Return the decoding for a table; `sample` returns some of its values as a binary array of PyArrow."""
+
+
+class ChunkDecoder:
+    """Decodes chunks of columns, all by the decoding of the first one. Not thread-safe."""
+
+    def __init__(self, decoder: Decoder, columns: Sequence[str] | None, layout: str) -> None:
+        self._pa = optional.pyarrow("decode=")
+        self._decoder = decoder
+        self._decoding: Decoding | None = None
+        if columns is not None and VALUE not in columns:
+            raise ConfigError(f"columns is {list(columns)}; decode= needs 'value'")
+        if layout != "binary":
+            raise ConfigError(f"layout is {layout!r}; decode= needs 'binary'")
+
+    def decode(self, chunk: Columns, place: str) -> Any:
+        """Return a record batch of columns of the log `place`."""
+        if self._decoding is None:
+            values = self._pa.record_batch(chunk).column(VALUE)
+            self._decoding = self._decoder.bind(lambda: values.slice(0, SAMPLED))
+        return self._decoding.decode(chunk, place)
 
 
 def checked_errors(errors: Errors) -> Errors:

@@ -1,0 +1,148 @@
+"""`--decode`: values by a schema, as JSON for terminals and files of text."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from kstore._core import Record
+from kstore.base import optional
+from kstore.cli.record_formats import json_of
+from kstore.columns.value_decoding import VALUE, VALUE_ERROR, Decoder, Decoding
+from kstore.decoders.avro_values import AvroValues
+from kstore.decoders.json_values import JsonValues
+from kstore.decoders.protobuf_values import ProtobufValues
+from kstore.errors import ConfigError, InvalidRecordError
+
+HELP = (
+    "decode values: json, or json:FILE with an object of names and Arrow types; avro:URL of a schema registry, or "
+    "avro:DIR with the topic _schemas; protobuf:FILE:MESSAGE, FILE from protoc --descriptor_set_out"
+)
+TOGETHER = 500  # records that are decoded at a time
+TEMPORAL = ("timestamp", "date", "time", "duration", "decimal")  # types that become text
+
+
+class DecodedRecord(NamedTuple):
+    """A record and the JSON text of its value."""
+
+    record: Record
+    value: bytes | None
+    error: str | None
+
+
+def decoder(text: str) -> Decoder:
+    """Return the decoder that an option names, or raise `ConfigError`."""
+    kind, colon, rest = text.partition(":")
+    if kind == "json":
+        return JsonValues(_schema(rest) if colon else None)
+    if kind == "avro" and rest:
+        return AvroValues(rest)
+    path, _, message = rest.rpartition(":")
+    if kind == "protobuf" and path and message:
+        return ProtobufValues(path, message)
+    raise ConfigError(f"--decode is {text!r}; json, json:FILE, avro:URL, avro:DIR and protobuf:FILE:MESSAGE are known")
+
+
+def decoded(
+    records: Iterable[tuple[str, int, Record]], decoder: Decoder, *, raises: bool
+) -> Iterator[tuple[str, int, DecodedRecord]]:
+    """Yield the records with their decoded values; the first thousand show a schema if the decoder has none.
+
+    If it `raises`, a value that does not fit is an `InvalidRecordError`.
+    """
+    pa = optional.pyarrow("--decode")
+    waiting = iter(records)
+    decoding: Decoding | None = None
+    size = 2 * TOGETHER
+    while chunk := list(itertools.islice(waiting, size)):
+        values = pa.array([record.value for _, _, record in chunk], pa.binary())
+        if decoding is None:
+            decoding = decoder.bind(lambda values=values: values)  # type: ignore[misc]
+            size = TOGETHER
+        found = decoding.columns(values, decoding.names, str)
+        texts = json_texts(found[VALUE])
+        for (topic, partition, record), text, error in zip(chunk, texts, found[VALUE_ERROR].to_pylist(), strict=True):
+            if raises and error is not None:
+                raise InvalidRecordError(f"{topic}-{partition}, offset {record.offset}: {error}")
+            yield topic, partition, DecodedRecord(record, text, error)
+
+
+def json_line(topic: str, partition: int, decoded: DecodedRecord) -> bytes:
+    """Return a record with its decoded value as a JSON line; `value_error` is there if the value has an error."""
+    line = json_of(topic, partition, decoded.record)
+    fields = {}
+    for name, field in line.items():
+        if name in (VALUE, "value_base64"):
+            fields[VALUE] = None if decoded.value is None else json.loads(decoded.value)
+            fields |= {} if decoded.error is None else {VALUE_ERROR: decoded.error}
+        else:
+            fields[name] = field
+    return (json.dumps(fields, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def with_value(decoded: DecodedRecord) -> Record:
+    """Return the record with the JSON text instead of the value."""
+    record = decoded.record
+    return Record(record.offset, record.timestamp, record.key, decoded.value, record.headers)
+
+
+def json_texts(array: Any) -> list[bytes | None]:
+    """Return the JSON text of each value of an array: times, dates and decimals as text, bytes in base64."""
+    pa = optional.pyarrow("--decode")
+    rows = array.cast(_plain_type(pa, array.type)).to_pylist()
+    return [None if row is None else json.dumps(_plain(row), ensure_ascii=False).encode() for row in rows]
+
+
+def _plain_type(pa: Any, kind: Any) -> Any:
+    """Return the type with text for what JSON does not have."""
+    if str(kind).startswith(TEMPORAL):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([(kind.field(i).name, _plain_type(pa, kind.field(i).type)) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(pa, kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _plain_type(pa, kind.item_type))
+    return kind
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        if value and isinstance(value[0], tuple):  # a map
+            return {str(name): _plain(one) for name, one in value}
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _schema(path: str) -> Any:
+    """Return the Arrow schema of a file: an object of names and types, objects for structs, and lists of one type."""
+    pa = optional.pyarrow("--decode")
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: an object of names and Arrow types is wanted")
+    return pa.schema([(name, _type(pa, kind, f"{path}: {name}")) for name, kind in found.items()])
+
+
+def _type(pa: Any, kind: Any, where: str) -> Any:
+    if isinstance(kind, dict):
+        return pa.struct([(name, _type(pa, one, f"{where}.{name}")) for name, one in kind.items()])
+    if isinstance(kind, list) and len(kind) == 1:
+        return pa.list_(_type(pa, kind[0], where))
+    try:
+        return pa.type_for_alias(kind)
+    except (ValueError, TypeError):
+        raise ConfigError(
+            f"{where} is {kind!r}; the name of an Arrow type, an object or a list of one is wanted"
+        ) from None

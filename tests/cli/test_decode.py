@@ -1,0 +1,140 @@
+"""`--decode`: values by a schema on the terminal and in files; `read_columns(decode=)`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+import kstore
+from kstore import cli
+from kstore.errors import ConfigError, InvalidRecordError
+
+FRUIT = {
+    "type": "record",
+    "name": "Fruit",
+    "fields": [
+        {"name": "kind", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "sizes", "type": {"type": "map", "values": "double"}},
+    ],
+}
+
+
+@pytest.fixture
+def root(root: Path) -> Path:
+    """A topic of JSON with a bad value and a tombstone, one of Avro, and the topic of its registry."""
+    with kstore.Store.open(root, background=False) as store:
+        for topic in ("orders", "fruits", "_schemas"):
+            store.create_topic(topic)
+        for value in (b'{"n": 1, "at": "2026-11-02T10:00:00Z"}', b"bad", None, b'{"n": 2, "at": null}'):
+            store.append("orders", value, key=b"k", timestamp=1000)
+        body = io.BytesIO()
+        fastavro.schemaless_writer(
+            body, FRUIT, {"kind": "pear", "at": 1000, "raw": b"\xff", "sizes": {"a": float("nan")}}
+        )
+        store.append("fruits", b"\0\0\0\0\7" + body.getvalue(), timestamp=1000)
+        schema = {"subject": "fruits-value", "version": 1, "id": 7, "schema": json.dumps(FRUIT)}
+        key = {"keytype": "SCHEMA", "subject": "fruits-value", "version": 1}
+        store.append("_schemas", json.dumps(schema).encode(), key=json.dumps(key).encode())
+    return root
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.main([str(each) for each in arguments])
+        return (code, *capfd.readouterr())
+
+    return run
+
+
+def test_cat_prints_decoded_values_as_json(root: Path, run: Callable[..., Any]) -> None:
+    code, out, _ = run("cat", root / "orders", "--decode", "json", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["value"] for line in lines] == [
+        {"n": 1, "at": "2026-11-02 10:00:00"}, None, None, {"n": 2, "at": None}
+    ]  # fmt: skip
+    assert [line.get("value_error") for line in lines] == [None, "no JSON object", None, None]
+    assert lines[0]["offset"] == 0
+    assert lines[0]["key"] == "k"
+
+
+def test_cat_prints_what_comes_before_a_bad_value_and_names_it(root: Path, run: Callable[..., Any]) -> None:
+    code, out, error = run("cat", root / "orders", "--decode", "json", "--format", r"%o %k %s\n")
+    assert code == 1
+    assert out == '0 k {"n": 1, "at": "2026-11-02 10:00:00"}\n'
+    assert error == "kstore cat: orders-0, offset 1: no JSON object\n"
+
+
+def test_cat_decodes_avro_by_the_topic_of_the_registry(root: Path, run: Callable[..., Any]) -> None:
+    _, out, _ = run("cat", root / "fruits-0", "--decode", f"avro:{root}")
+    wanted = {"kind": "pear", "at": "1970-01-01 00:00:01.000Z", "raw": "/w==", "sizes": {"a": None}}
+    assert json.loads(out) == wanted
+
+
+def test_a_file_of_types_is_a_schema(root: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    types = tmp_path / "types.json"
+    types.write_text('{"n": "double", "s": {"x": ["int8"]}}')
+    _, out, _ = run("cat", root / "orders", "--decode", f"json:{types}", "--json", "--max", 1)
+    assert json.loads(out)["value"] == {"n": 1.0, "s": None}
+    for text, words in (
+        ("[]", "an object of names and Arrow types is wanted"),
+        ('{"n": "long"}', "n is 'long'; the name of an Arrow type, an object or a list of one is wanted"),
+        ("{", "Expecting property name"),
+    ):
+        types.write_text(text)
+        code, _, error = run("cat", root / "orders", "--decode", f"json:{types}")
+        assert code == 1
+        assert words in error
+
+
+@pytest.mark.parametrize("how", ["xml", "avro", "avro:", "protobuf:file", "protobuf::M", "jsonx:f"])
+def test_an_unknown_decoder_is_refused(root: Path, run: Callable[..., Any], how: str) -> None:
+    code, _, error = run("cat", root / "orders", "--decode", how)
+    assert code == 1
+    assert error.endswith(
+        f"--decode is '{how}'; json, json:FILE, avro:URL, avro:DIR and protobuf:FILE:MESSAGE are known\n"
+    )
+
+
+# ---- read_columns
+
+
+def test_read_columns_decodes_values_to_a_record_batch(root: Path) -> None:
+    fields = kstore.JsonValues({"n": pa.int64()}, columns=True)
+    with kstore.Store.open(root, "r") as store, kstore.Log.open(root / "orders-0", "r") as log:
+        batch = log.read_columns(decode=fields)
+        assert batch.schema.names == ["offset", "timestamp", "key", "value", "n", "value_error"]
+        assert batch.column("n").to_pylist() == [1, None, None, 2]
+        assert batch.column("value_error").to_pylist() == [None, "no JSON object", None, None]
+        chunks = list(store.read_columns("orders", max_records=3, columns=["value"], decode=kstore.JsonValues()))
+        assert [(number, chunk.num_rows) for number, chunk in chunks] == [(0, 3), (0, 1)]
+        assert chunks[0][1].schema == chunks[1][1].schema, "the first chunk shows the schema"
+        assert log.read_columns(4, decode=fields).num_rows == 0
+
+
+def test_with_raise_read_columns_names_the_offset_or_the_row(root: Path) -> None:
+    strict = kstore.JsonValues({"n": pa.int64()}, errors="raise")
+    with kstore.Log.open(root / "orders-0", "r") as log:
+        with pytest.raises(InvalidRecordError, match=r"^orders-0, offset 1: no JSON object$"):
+            log.read_columns(decode=strict)
+        with pytest.raises(InvalidRecordError, match=r"^orders-0, row 0: no JSON object$"):
+            log.read_columns(1, columns=["value"], decode=strict)
+
+
+def test_what_cannot_be_decoded_is_refused_before_it_is_read(root: Path) -> None:
+    fields = kstore.JsonValues({"n": pa.int64()})
+    with kstore.Log.open(root / "orders-0", "r") as log:
+        with pytest.raises(ConfigError, match=r"columns is \['key'\]; decode= needs 'value'"):
+            log.read_columns(columns=["key"], decode=fields)
+        with pytest.raises(ConfigError, match="layout is 'view'; decode= needs 'binary'"):
+            log.read_columns(layout="view", decode=fields)
