@@ -68,6 +68,7 @@ def examples(share: float) -> settings:
 # are named run first, so a file that takes many seconds is named.
 DEFAULT_SECONDS = 30
 SECONDS = {
+    "test_beside.py": 30,
     "test_bulk_loads_crash.py": 30,
     "test_backup_each_request.py": 45,
     "test_bombs.py": 90,

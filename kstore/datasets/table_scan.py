@@ -22,6 +22,7 @@ from kstore.datasets.table_source import MAX_LATENESS, Part, TableOptions, Table
 from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.lateness import LatenessCheck
+from kstore.log.reading.view import out_of_range
 
 if TYPE_CHECKING:
     from kstore.columns._columns import Columns
@@ -87,12 +88,13 @@ class TableScan:
         """Return the ranges to read, in the order of topic, partition and offset."""
         table, condition = self._table, self._condition
         places = self.places()
-        if condition is None:
-            whole = {place: table.source.span(*place, table.options) for place in places}
-            return [Part(*place, table.source.log(*place), (span,)) for place, span in whole.items()]
-        if table.options.partitioned_by_key and "key" in self._tested:
+        if condition is not None and table.options.partitioned_by_key and "key" in self._tested:
             places = table.source.with_keys(places, condition.keys())
+        logs = {place: table.source.log(*place) for place in places}
+        versions = {place: table.source.present_version(log) for place, log in logs.items()}
         spans = {place: table.source.span(*place, table.options) for place in places}
+        if condition is None:
+            return [Part(*place, logs[place], (span,), versions[place]) for place, span in spans.items()]
         if not spans:
             return []
         widest = Interval(min(span.start for span in spans.values()), max(span.end for span in spans.values()) - 1)
@@ -100,7 +102,7 @@ class TableScan:
         moments = condition.times() if "timestamp" in self._tested else None
         parts = []
         for place, span in spans.items():
-            log = table.source.log(*place)
+            log = logs[place]
             chosen = [
                 Span(max(span.start, interval.low), min(span.end, interval.high + 1))
                 for interval in offsets
@@ -114,7 +116,7 @@ class TableScan:
                     for moment in moments
                     for part in table.source.spans_of_times(log, whole, *moment, lateness)
                 ]
-            parts.append(Part(*place, log, tuple(joined(chosen))))
+            parts.append(Part(*place, log, tuple(joined(chosen)), versions[place]))
         return parts
 
     def _known(self, place: tuple[str, int]) -> tuple[Any, ...]:
@@ -193,13 +195,24 @@ class TableScan:
         return offset
 
     def _of(self, part: Part, offsets: list[Any]) -> Iterator[Any]:
-        """Read the rows at these offsets; the filter is applied again, since the log may have been truncated."""
+        """Read the rows at these offsets, which the filter has selected."""
         if not offsets:
             return
         wanted = np.concatenate(offsets)
         view = HostedLog(part.log).view
-        for chunk in read_kept(view, wanted, int(wanted[-1]) + 1, self._in_log(self._columns)):
+        chunks = read_kept(view, wanted, int(wanted[-1]) + 1, self._in_log(self._columns))
+        self._check_uncut(part, int(wanted[-1]) + 1)
+        for chunk in chunks:
             yield from self._selected(part, chunk, self._columns)
+
+    def _check_uncut(self, part: Part, offset: int) -> None:
+        """Raise `OffsetOutOfRangeError` if records below `offset` may have been cut since the scan began.
+
+        Rows from before and after a truncation would be mixed. An iterator over chunks checks this by itself.
+        """
+        view = HostedLog(part.log).view
+        if view.may_have_cut(offset, part.version):
+            raise out_of_range(offset, view.log_start_offset, view.log_end_offset)
 
     def _in_one_step(self, part: Part, span: Span) -> Any:
         """Read all columns together; return the offset to continue at, after a chunk with few selected rows."""
@@ -215,6 +228,7 @@ class TableScan:
     def _chunks(self, part: Part, span: Span, names: Sequence[str], *, with_offsets: bool = False) -> Iterator[Columns]:
         if span.start >= span.end:
             return
+        self._check_uncut(part, span.start)
         by_time, offset = "timestamp" in self._tested, span.start
         most = self._table.options.max_lateness
         late = None if most is None else LatenessCheck(f"{part.topic}-{part.number}", most, MAX_LATENESS)

@@ -20,6 +20,7 @@ from kstore.datasets.spans import Span
 from kstore.errors import ConfigError
 from kstore.files import names
 from kstore.log import lateness
+from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.log_table import checked
 from kstore.log.reading.read_options import Isolation, wants_committed
@@ -40,6 +41,7 @@ class Part(NamedTuple):
     number: int
     log: Log
     spans: tuple[Span, ...]
+    version: int = -1  # of the log when the scan began
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,12 @@ class TableSource:
             return self._log
         assert self._store is not None
         return self._store.log(topic, number)
+
+    @staticmethod
+    def present_version(log: Log) -> int:
+        """Return a number that changes when records are removed from the log, as of now."""
+        HostedLog(log).view.refresh()
+        return KnownTimes.version(log)
 
     def known_times(self, log: Log) -> KnownTimes:
         """Return what earlier scans have found out about the timestamps of a log."""

@@ -351,6 +351,10 @@ class ReadOnlyView:
             return True  # the active segment is never cleaned
         return any(version > seen_version and cut < next_offset for version, cut in self._cuts)
 
+    def may_have_cut(self, offset: int, seen_version: int) -> bool:
+        self.refresh()
+        return any(version > seen_version and cut < offset for version, cut in self._cuts)
+
     def refresh(self) -> None:
         """Read the directory again: the segments, the marks, and the end of the last segment."""
         if self.closed:

@@ -161,6 +161,9 @@ class View(Protocol):
     def has_overtaken(self, position: ReaderPosition) -> bool:
         """Return whether a reader's records were removed from the log; raise `LogClosedError` if the log is closed."""
 
+    def may_have_cut(self, offset: int, seen_version: int) -> bool:
+        """Return whether a truncation since a version of the guard may have cut records below `offset`."""
+
 
 def check_offset(view: View, offset: int) -> None:
     """Raise `OffsetOutOfRangeError` for an offset below the log start or above the log end (SEMANTICS 4.3)."""

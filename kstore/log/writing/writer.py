@@ -211,9 +211,11 @@ class Writer:
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
         """Return whether a truncation since `position.seen_version` has cut records that the reader was given."""
+        return self.may_have_cut(position.next_offset, position.seen_version)
+
+    def may_have_cut(self, offset: int, seen_version: int) -> bool:
         self.refresh()
-        next_offset, seen_version, _, _ = position
-        return any(version > seen_version and cut < next_offset for version, cut in self._cuts)
+        return any(version > seen_version and cut < offset for version, cut in self._cuts)
 
     # The gate.
 
