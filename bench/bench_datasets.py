@@ -3,6 +3,8 @@
 Workload `week`: 10 M records over a week in the order of their times, in 4 partitions by key, batches of 16 KiB; keys
 of 1,000 users, values like {"user":"u123","amount":12.5,"country":"DE","n":17}. The Parquet files have the same rows
 sorted by time, uncompressed and with zstd, in row groups of 122,880 rows, DuckDB's default.
+Topic `part` has the first 2 M of these records. JSON "by hand" is orjson over the values of `read_columns`, and
+`pyarrow.array` for each field; in the engines it is their JSON functions over the columns that `read_columns` returns.
 Each round opens what it asks: kstore the directory, the peers their file. A row that says "next" keeps its dataset.
 "Columns first" reads the columns of all partitions with `read_columns` and gives the engine the table in memory: for an
 hour all columns, else the key and the value. DuckDB's connection stays open.
@@ -31,9 +33,11 @@ pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
 pq = pytest.importorskip("pyarrow.parquet")
 duckdb = pytest.importorskip("duckdb")
+orjson = pytest.importorskip("orjson")
 pl = pytest.importorskip("polars")
 
 ROWS = scaled(10_000_000)
+PART = scaled(2_000_000)
 PIECE = 500_000  # rows that are made and appended at a time
 USERS, COUNTRIES = 1000, ("DE", "FR", "US", "JP", "BR", "IN")
 ROW_GROUP = 122_880
@@ -48,6 +52,7 @@ ALL = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 COLUMNS_FIRST, PARQUET, ZSTD = "columns first", "Parquet, uncompressed", "Parquet, zstd"
 WITHOUT, NEXT = "kstore without max_lateness", "kstore without max_lateness, next"
 BY_KEY = "kstore with partitioned_by_key"
+BY_HAND, JSON_FUNCTIONS = "orjson and PyArrow by hand", "the engine's JSON functions"
 HOW: dict[str, dict[str, Any]] = {
     "kstore": {"max_lateness": 0},
     WITHOUT: {},
@@ -95,6 +100,13 @@ def of_key(engine: str) -> Question:
     return asked("records of one key of 10 M", engine, (COLUMNS_FIRST, 2))
 
 
+THREE_FIELDS = Question("2 M JSON values to three fields of a struct", against=((BY_HAND, 2),))
+
+
+def sums(engine: str) -> Question:
+    return asked("sums of a field of 2 M JSON values by another one", engine, (JSON_FUNCTIONS, 4))
+
+
 def share(engine: str) -> Question:
     return Question(f"bytes read for a count of an hour of a week, {engine}, as a share of the log", "share", 0.01)
 
@@ -138,10 +150,14 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {codec: place / f"{codec}.parquet" for codec in FILES.values()}
     with kstore.Store.open(place / "logs", background=False) as store:
         store.create_topic("t", partitions=4)
+        store.create_topic("part", partitions=4)
         writers = {}
+        left = PART
         for table in pieces():
-            times = table["timestamp"].cast(pa.int64())
-            store.append_columns("t", table["value"], keys=table["key"], timestamps=times, batch_bytes=16 * KIB)
+            for topic, rows in (("t", table), ("part", table.slice(0, left))):
+                times = rows["timestamp"].cast(pa.int64())
+                store.append_columns(topic, rows["value"], keys=rows["key"], timestamps=times, batch_bytes=16 * KIB)
+            left = max(0, left - len(table))
             for codec, path in files.items():
                 if codec not in writers:
                     writers[codec] = pq.ParquetWriter(path, table.schema, compression=codec)
@@ -236,7 +252,67 @@ def test_one_key(benchmark: BenchmarkFixture, week: Path, engine: str, way: str)
     assert abs(count - ROWS / USERS) < 6 * (ROWS / USERS) ** 0.5
 
 
-# --- JSON values: the rows of decoders belong here, beside orjson and DuckDB's json functions -------------------------
+# --- JSON values ------------------------------------------------------------------------------------------------------
+
+FIELDS = pa.schema({"user": pa.string(), "amount": pa.float64(), "country": pa.string()})
+SUMS: Ask = (
+    "select country, sum(amount) from given group by country",
+    lambda lf: lf.group_by("country").agg(pl.col("amount").sum()),
+)
+TWO_FIELDS = pl.Struct({"country": pl.String, "amount": pl.Float64})
+SUMS_OF_TEXTS: Ask = (
+    """
+    select json_extract_string(decode(value), '$.country'), sum(json_extract(decode(value), '$.amount')::double)
+    from given group by all
+    """,
+    lambda lf: (
+        lf.select(
+            pl.col("value").cast(pl.String).str.json_decode(pl.Struct({"country": pl.String, "amount": pl.Float64}))
+        )
+        .unnest("value")
+        .group_by("country")
+        .agg(pl.col("amount").sum())
+    ),
+)
+
+
+@pytest.mark.parametrize("way", ["kstore", BY_HAND])
+def test_three_fields(benchmark: BenchmarkFixture, week: Path, way: str) -> None:
+    def decoded() -> Any:
+        part = kstore.dataset(week / "logs", "part", decode=kstore.JsonValues(FIELDS))
+        return part.to_table(columns=["value"])["value"].combine_chunks()
+
+    def by_hand() -> Any:
+        structs = []
+        with kstore.Store.open(week / "logs", "r") as store:
+            for _, chunk in store.read_columns("part", columns=("value",)):
+                rows = [orjson.loads(value) for value in chunk.values]
+                arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in FIELDS]
+                structs.append(pa.StructArray.from_arrays(arrays, fields=list(FIELDS)))
+        return pa.chunked_array(structs).combine_chunks()
+
+    found = measure(benchmark, THREE_FIELDS, way, decoded if way == "kstore" else by_hand, operations=PART, rounds=3)
+    assert len(found) == PART
+    assert abs(pc.sum(found.field("amount")).as_py() / PART - 50) < 1
+
+
+@pytest.mark.parametrize("way", ["kstore", JSON_FUNCTIONS])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sums(benchmark: BenchmarkFixture, week: Path, engine: str, way: str) -> None:
+    def decoded() -> Any:
+        open_it = kstore.dataset if engine == "DuckDB" else kstore.scan_polars
+        part = open_it(week / "logs", "part", decode=kstore.JsonValues(FIELDS, columns=True))
+        return answer(engine, part, SUMS)
+
+    def functions() -> Any:
+        with kstore.Store.open(week / "logs", "r") as store:
+            chunks = [pa.record_batch(chunk) for _, chunk in store.read_columns("part", columns=("value",))]
+        return answer(engine, pa.Table.from_batches(chunks), SUMS_OF_TEXTS)
+
+    run = decoded if way == "kstore" else functions
+    found = measure(benchmark, sums(engine), way, run, operations=PART, rounds=3)
+    assert {country for country, _ in found} == set(COUNTRIES)
+    assert abs(sum(amount for _, amount in found) / PART - 50) < 1
 
 
 # --- how little is read -----------------------------------------------------------------------------------------------

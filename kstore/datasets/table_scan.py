@@ -19,6 +19,7 @@ from kstore.datasets.pruning import Interval
 from kstore.datasets.row_filters import RowFilter
 from kstore.datasets.spans import Span, joined
 from kstore.datasets.table_source import MAX_LATENESS, Part, TableOptions, TableSource
+from kstore.errors import KStoreError
 from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.lateness import LatenessCheck
@@ -79,8 +80,11 @@ class TableScan:
 
     def _read(self, parts: list[Part]) -> Iterator[Any]:
         for part in parts:
-            for span in part.spans:
-                yield from self._rows(part, span)
+            try:
+                for span in part.spans:
+                    yield from self._rows(part, span)
+            except KStoreError as error:
+                raise self._table.source.explained(part.topic, error) from None
 
     # Which offsets are read.
 

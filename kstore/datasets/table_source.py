@@ -17,7 +17,7 @@ from kstore.columns._columns import Columns
 from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.datasets.known_times import KnownTimes
 from kstore.datasets.spans import Span
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, KStoreError, UnknownTopicOrPartitionError
 from kstore.files import names
 from kstore.log import lateness
 from kstore.log.hosted_log import HostedLog
@@ -142,6 +142,12 @@ class TableSource:
         """Return a number that changes when records are removed from the log, as of now."""
         HostedLog(log).view.refresh()
         return KnownTimes.version(log)
+
+    def explained(self, topic: str, error: KStoreError) -> KStoreError:
+        """Return the error to raise if a partition of a topic cannot be read: a deleted topic is named."""
+        if self._store is not None and topic not in self._store.topics:
+            return UnknownTopicOrPartitionError(f"topic {topic} has been deleted while it was read")
+        return error
 
     def known_times(self, log: Log) -> KnownTimes:
         """Return what earlier scans have found out about the timestamps of a log."""

@@ -374,7 +374,7 @@ def test_a_topic_that_is_deleted_under_a_scan_raises(root: Path) -> None:
         batches = dataset.to_batches()
         next(batches)
         store.delete_topic("orders")
-        with pytest.raises(KStoreError):
+        with pytest.raises(UnknownTopicOrPartitionError, match="topic orders has been deleted while it was read"):
             list(batches)
         with pytest.raises(UnknownTopicOrPartitionError):
             dataset.to_table()
