@@ -37,6 +37,7 @@ IN_RANGES = {*IN_NAMES, "offset", "timestamp"}  # columns whose conditions narro
 FEW_OFFSETS = 65_536  # one thread reads ranges of so many: several would read beyond the end
 MOST_SELECTED = 65_536  # rows that are selected before their other columns are read
 COUNTED_OFFSETS = 262_144  # of which the headers of batches are in memory at a time
+DECODED_BYTES = 16 << 20  # of the records that are decoded together
 MANY = 0.5  # from this share of selected rows on, all columns are read together
 
 
@@ -238,13 +239,7 @@ class TableScan:
         late = None if most is None else LatenessCheck(f"{part.topic}-{part.number}", most, MAX_LATENESS)
         known = self._table.source.known_times(part.log)
         version = known.version(part.log)
-        for chunk in part.log.iter_columns(
-            span.start,
-            end_offset=span.end,
-            columns=self._in_log(names, with_offsets=with_offsets or by_time),
-            isolation=self._table.options.isolation,
-            threads=1 if span.end - span.start <= FEW_OFFSETS else self._table.options.threads,
-        ):
+        for chunk in self._pieces(part, span, names, self._in_log(names, with_offsets=with_offsets or by_time)):
             if by_time:
                 if late is not None:
                     late.see(chunk)
@@ -253,11 +248,38 @@ class TableScan:
             offset = chunk.next_offset
             yield chunk
 
+    def _pieces(self, part: Part, span: Span, names: Sequence[str], in_log: tuple[str, ...]) -> Iterator[Columns]:
+        """Read columns of the log for these of the table."""
+
+        def pieces(start: int, most_bytes: int | None) -> Iterator[Columns]:
+            return part.log.iter_columns(
+                start,
+                end_offset=span.end,
+                columns=in_log,
+                max_bytes=most_bytes,
+                isolation=self._table.options.isolation,
+                threads=1 if span.end - span.start <= FEW_OFFSETS else self._table.options.threads,
+            )
+
+        if not self._decodes(names):
+            yield from pieces(span.start, None)
+            return
+        # A limit is often reached by the first piece, which is small. Larger ones are decoded by several threads.
+        for first in pieces(span.start, None):
+            yield first
+            self._check_uncut(part, first.next_offset)
+            yield from pieces(first.next_offset, DECODED_BYTES)
+            return
+
+    def _decodes(self, names: Sequence[str]) -> bool:
+        """Return whether some of these columns are decoded from values."""
+        decoding = self._table.decoding
+        return decoding is not None and any(name in decoding.names for name in names)
+
     def _in_log(self, names: Sequence[str], *, with_offsets: bool = False) -> tuple[str, ...]:
         """Return the columns to read of the log for these of the table; at least one, to know the number of rows."""
         needed = {name for name in names if name in IN_LOG}
-        decoding = self._table.decoding
-        if decoding is not None and any(name in decoding.names for name in names):
+        if self._decodes(names):
             needed |= {"value", "offset"}  # an error names the offset
         if with_offsets or not needed:
             needed.add("offset")
