@@ -85,18 +85,23 @@ OFFSET, UNTIL_OFFSET = ("--offset", "--from-offset"), ("--until-offset", "--to-o
 """The options for a range by time and by offset, the same in all subcommands. Kafka's consumer has `--offset`."""
 
 
-def add_range(parser: argparse.ArgumentParser, *, also_until: Sequence[str] = ()) -> Any:
-    """Add the options for a range of records. Return the mutually exclusive group that sets the start."""
+def add_range(
+    parser: argparse.ArgumentParser,
+    *,
+    also_until: Sequence[str] = (),
+    since: str = "start at the first record at or after a time",
+    until: str = "leave out records at or after this time",
+) -> Any:
+    """Add the options for a range of records. Return the mutually exclusive group that sets the start.
+
+    `since` and `until` are the help for the options of times.
+    """
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "-o", *OFFSET, dest="offset", type=whole(0), metavar="N", help="start at this offset in each partition"
     )
-    start.add_argument(
-        *FROM, dest="since", metavar="TIME", help=f"start at the first record at or after a time: {command_times.HELP}"
-    )
-    parser.add_argument(
-        *UNTIL, *also_until, dest="until", metavar="TIME", help="leave out records at or after this time"
-    )
+    start.add_argument(*FROM, dest="since", metavar="TIME", help=f"{since}: {command_times.HELP}")
+    parser.add_argument(*UNTIL, *also_until, dest="until", metavar="TIME", help=until)
     parser.add_argument(*UNTIL_OFFSET, dest="to_offset", type=whole(0), metavar="N", help="end before this offset")
     return start
 

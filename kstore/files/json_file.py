@@ -71,6 +71,10 @@ class Fields:
             raise malformed(path, what, advice)
         self._left = dict(parsed)
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a field of this name that was not taken."""
+        return name in self._left
+
     def take(self, name: str) -> Any:
         """Take a field of any type."""
         if name not in self._left:

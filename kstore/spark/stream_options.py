@@ -11,8 +11,7 @@ from typing import Self
 
 from kstore.base.numbers import LONG_MAX
 from kstore.errors import ConfigError
-from kstore.files import names
-from kstore.files.stream_positions import SUFFIX
+from kstore.files.stream_positions import check_group
 from kstore.spark.option_reader import OF_STREAMS, OptionReader, plain
 from kstore.spark.spark_options import OF_PUSHDOWN, READ_OPTIONS, WRITE_OPTIONS, ReadOptions
 
@@ -49,7 +48,7 @@ class StreamOptions:
         delay_ms = reader.duration_ms("maxTriggerDelay")
         group = reader.text("groupId")
         if group is not None:
-            _check_group(group)
+            check_group(group, "groupId")
         return cls(
             ReadOptions.of(reader, reader.bound("starting", of_stream=True)),
             max_offsets=most,
@@ -57,14 +56,3 @@ class StreamOptions:
             max_delay_ms=MAX_DELAY_MS if delay_ms is None else delay_ms,
             group=group,
         )
-
-
-def _check_group(group: str) -> None:
-    """Raise `ConfigError` for a group that cannot be part of a file's name."""
-    try:
-        names.check_topic(group)
-        names.check_topic(f"{group}{SUFFIX}")
-    except ValueError as error:
-        raise ConfigError(
-            f"groupId is {group[:300]!r}; the characters of a topic's name are allowed: {error}"
-        ) from None

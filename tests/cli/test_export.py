@@ -22,6 +22,7 @@ import kstore
 from kstore import cli
 from kstore._core import Record
 from kstore.cli.commands import export_command
+from kstore.cli.sinks import json_lines_writer
 from tests.conftest import examples
 
 pa = pytest.importorskip("pyarrow")
@@ -247,13 +248,13 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(
     data: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.jsonl"
-    close = export_command._Lines.close
+    close = json_lines_writer.JsonLines.close
 
     def late(writer: Any) -> None:
         path.write_text("another's")
         close(writer)
 
-    monkeypatch.setattr(export_command._Lines, "close", late)
+    monkeypatch.setattr(json_lines_writer.JsonLines, "close", late)
     assert "--force" in run("export", data / "events", "--to", path, code=1)
     assert path.read_text() == "another's"
 

@@ -72,6 +72,7 @@ INSIDE = {
         "record_formats",
         "decoded_values",
         "sources",
+        "sinks",
         "stopping",
         "commands",
     ),

@@ -1,90 +1,114 @@
-"""`kstore export`: writes the records of a partition or a topic to a Parquet, Arrow or JSON lines file."""
+"""`kstore export`: writes the records of a partition or a topic to Parquet, Arrow, CSV or JSON lines files."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
-import gzip
-import json
 import os
-import stat
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, BinaryIO, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kstore._core import check_headers
-from kstore.base import optional
 from kstore.base.threads import Workers
 from kstore.cli import command_options, command_paths, command_times, output
 from kstore.cli.progress import Progress
-from kstore.columns import _arrow, _json_columns
-from kstore.columns._columns import COLUMN_NAMES, Columns
+from kstore.cli.sinks import whole_outputs
+from kstore.cli.sinks.arrow_batches import Batches
+from kstore.cli.sinks.group_positions import GroupPositions
+from kstore.cli.sinks.partitioned_files import BY, PartitionedFiles
+from kstore.cli.sinks.piece import CONSTANT, Piece
+from kstore.cli.sinks.table_files import CODECS, SUFFIXES, Writer, open_writer
+from kstore.columns._columns import COLUMN_NAMES
 from kstore.disk import fs
-from kstore.errors import ConfigError, InvalidRecordError
+from kstore.errors import ConfigError
 from kstore.log.log import Log
+from kstore.store.catalog import Entry
 
 __all__ = ["run"]
 
 _ABOUT = """\
-Write the records of a partition (DIR/TOPIC-P), or of a topic (DIR/TOPIC) partition by partition, to a Parquet, Arrow or
-JSON lines file. The file gets its name only when it is complete. A store or a broker may be writing to the
-directory."""
+Write the records of a partition (DIR/TOPIC-P), or of a topic (DIR/TOPIC) partition by partition, to a Parquet, Arrow,
+CSV or JSON lines file, or to a directory of Parquet files. The file gets its name only when it is complete. A store or
+a broker may be writing to the directory.
+
+--from and --until choose the records whose timestamps are in the range, wherever they are; so the end of the log is
+always read. With --by-position they are two places in the log instead, as in kstore cat --from: what lies between them
+is exported, also late records.
+
+With --group each run goes on where the last one of the group has ended: at its first run at the log start. The
+positions move when the file has its name. After a crash before that, the same records are exported again, into the next
+file: at least once. kstore describe shows the positions and the lag. A topic that was deleted and created again is
+exported from its start."""
 _EXAMPLES = """\
 In Parquet and Arrow files keys, values and the values of headers are binary (--text makes keys and values text), and
-timestamps are milliseconds in UTC. JSON lines are those of `kstore cat --json`. To append an exported file again, give
-`kstore ingest` these options: --key-column key --value-column value --timestamp-column timestamp --headers-column
-headers. Parquet and Arrow need PyArrow: pip install 'kstore[arrow]'.
+timestamps are milliseconds in UTC. In CSV files keys and values are text, timestamps are ISO 8601, null is an empty
+cell and empty text is "". JSON lines are those of `kstore cat --json`. To append an exported file again, give
+`kstore ingest` these options: --key-column key --value-column value --timestamp-column timestamp, and except for CSV
+--headers-column headers. Parquet, Arrow and CSV need PyArrow: pip install 'kstore[arrow]'.
 
 examples:
   kstore export data/events-0 --to events.parquet
   kstore export data/events --to today.jsonl.gz --from -1d --columns key,value
   kstore export data/events --to events.arrow --offset 1000 --until-offset 2000 --compression zstd
+  kstore export data/events --to new.csv --group nightly
+  kstore export data/events --to days --partition-by date
 """
 
-_SUFFIXES = {
-    "parquet": "parquet", "pq": "parquet", "arrow": "arrow", "feather": "arrow", "ipc": "arrow", "arrows": "arrows",
-    "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl",
-}  # fmt: skip
-_CODECS = {
-    "parquet": ("snappy", "gzip", "zstd", "lz4", "brotli", "none"),
-    "arrow": ("none", "lz4", "zstd"),
-    "arrows": ("none", "lz4", "zstd"),
-    "jsonl": ("none", "gzip"),
-}
 _DEFAULT = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-_Chunk: TypeAlias = tuple[str, int, Any]
-"""A topic, a partition, and some of its records."""
-
 _CHUNK_BYTES = 32 << 20  # the records in memory at a time, and in a row group of a Parquet file
-_PIECE_BYTES = 1 << 20  # the bytes compressed in one step; an interrupt waits for the step
+
+
+class _Range(NamedTuple):
+    """The records to export, in each partition."""
+
+    offset: int | None
+    end_offset: int | None
+    since: int | None
+    until: int | None
+    by_position: bool
+    isolation: Literal["read_uncommitted", "read_committed"]
+    group: GroupPositions | None
 
 
 def run(arguments: list[str]) -> int:
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    _check(parser, parsed)
     place = command_paths.find_topic(parsed.path)
     kind, codec = _format(parsed)
-    names = tuple(parsed.columns.split(",")) if parsed.columns else _DEFAULT
-    known = ("topic", "partition", *COLUMN_NAMES)
-    for name in names:
-        if name not in known or names.count(name) > 1:
-            raise ConfigError(f"--columns has {name!r}; {', '.join(known)} are known, each once")
-    make = _Lines if kind == "jsonl" else _Table
-    if os.path.lexists(parsed.to) and not parsed.force:
+    names = _columns(parsed, kind)
+    by = _partition_columns(parsed, kind, names)
+    if not by and os.path.lexists(parsed.to) and not parsed.force:
         raise ConfigError(f"{parsed.to} is there: --force writes over it")
-    rows = 0
-    with Progress("export", unit="records") as bar, _whole_or_nothing(parsed.to, force=parsed.force) as file:
-        writer = make(file, kind, codec, names, as_text=parsed.text)
-        try:
-            for topic, partition, columns in _ahead(_chunks(place, parsed, names)):
-                writer.write(topic, partition, columns)
-                rows += len(columns) if isinstance(columns, Columns) else columns.num_rows
-                bar.reach(rows)
-        finally:
-            writer.close()
-    size = fs.stat(parsed.to).st_size
+    chosen = _Range(
+        parsed.offset,
+        parsed.to_offset,
+        None if parsed.since is None else command_times.parse(parsed.since),
+        None if parsed.until is None else command_times.parse(parsed.until),
+        parsed.by_position,
+        parsed.isolation,
+        None if parsed.group is None else GroupPositions(place.root, parsed.group),
+    )
+    needed = {name for name in names if name in COLUMN_NAMES}
+    needed |= {"timestamp"} if "date" in by else set()
+    needed |= {"offset"} if parsed.text or kind == "csv" else set()  # an error for a text names it
+    pieces = _pieces(place, chosen, needed)
+    naming = contextlib.nullcontext() if chosen.group is None else chosen.group.moving()
+    with Progress("export", unit="records") as bar:
+        if by:
+            batches = Batches([name for name in names if name not in by], "leave --text out" if parsed.text else None)
+            with whole_outputs.new_directory(parsed.to, naming) as directory:
+                files = PartitionedFiles(directory, codec, by, batches)
+                rows = _write(files, pieces, bar)
+            size = files.size_bytes
+        else:
+            with whole_outputs.new_file(parsed.to, naming, force=parsed.force) as file:
+                rows = _write(open_writer(file, kind, codec, names, as_text=parsed.text), pieces, bar)
+            size = fs.stat(parsed.to).st_size
     if parsed.json:
         output.json_line({"file": parsed.to, "records": rows, "bytes": size})
     else:
@@ -92,214 +116,123 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _whole_or_nothing(path: str, *, force: bool) -> Iterator[BinaryIO]:
-    """Open a new file, which gets its name when it is complete and synced. After an error it is deleted.
-
-    With `force` it replaces an existing file, following a symbolic link, and keeps that file's mode.
-    """
-    mode = _mode_of(path)
-    target = os.path.realpath(path) if force else os.path.abspath(path)
-    directory, name = os.path.split(target)
-    temporary = os.path.join(directory, f".{name}.{os.getpid()}.tmp")
+def _write(writer: Writer, pieces: Iterator[Piece], bar: Progress) -> int:
+    """Write the pieces and return the number of records."""
+    rows = 0
     try:
-        with _new(temporary, directory) as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if force:
-            os.replace(temporary, target)
-        else:
-            _link(temporary, target)
-        fs.sync_directory(directory)
-    except OSError as error:
-        if error.errno is not None and error.filename in (None, temporary):
-            error.filename = path  # for example if the disk is full
-        raise
+        for piece in _ahead(pieces):
+            writer.write(piece)
+            rows += piece.size
+            bar.reach(rows)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        writer.close()
+    return rows
 
 
-def _mode_of(path: str) -> int | None:
-    """Return the permissions of a file, None if there is none; raises `ConfigError` if it is not a regular file."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise ConfigError(f"{path} is a directory; a file is wanted")
-    if not stat.S_ISREG(mode):
-        raise ConfigError(f"{path} is no regular file, and an export replaces only a regular file")
-    return stat.S_IMODE(mode)
-
-
-def _new(temporary: str, directory: str) -> BinaryIO:
-    try:
-        return open(temporary, "xb", buffering=1 << 20)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS):
-            error.filename = directory
-        raise
-
-
-def _link(temporary: str, path: str) -> None:
-    """Give a file its name; `ConfigError` if the name exists. Without hard links, an existing file is replaced."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise ConfigError(f"{path} is there: --force writes over it") from None
-    except OSError:
-        os.replace(temporary, path)
-
-
-def _chunks(place: command_paths.Place, parsed: argparse.Namespace, names: tuple[str, ...]) -> Iterator[_Chunk]:
-    """Yield the records in pieces: topic, partition and `Columns`, or a record batch if `--until` has removed rows."""
-    until = None if parsed.until is None else command_times.parse(parsed.until)
-    since = None if parsed.since is None else command_times.parse(parsed.since)
-    wanted = [name for name in names if name in COLUMN_NAMES]
-    if until is not None and "timestamp" not in wanted:
-        wanted.append("timestamp")
+def _pieces(place: command_paths.Place, chosen: _Range, needed: set[str]) -> Iterator[Piece]:
+    filters = not chosen.by_position and (chosen.since is not None or chosen.until is not None)
+    wanted = [name for name in COLUMN_NAMES if name in needed or (filters and name == "timestamp")] or ["offset"]
     for entry in place.entries:
         with Log.open(entry.path, "r") as log:
-            chunks = log.iter_columns(
-                command_paths.first_offset(place, log, parsed.offset),
-                start_timestamp=since,
-                end_offset=parsed.to_offset,
-                columns=wanted or ["offset"],
-                max_bytes=_CHUNK_BYTES,
-                isolation=parsed.isolation,
-            )
-            for columns in chunks:
-                if "headers" in wanted and len(columns):
-                    most = int(np.diff(columns.headers.offsets).max())
-                    check_headers(most, f"{entry.topic}-{entry.partition}: a record below offset", columns.next_offset)
-                yield entry.topic, entry.partition, columns if until is None else _before(columns, until)
+            start, end = _bounds(place, entry, log, chosen)
+            if start is None or end is None or start < end:
+                chunks = log.iter_columns(
+                    start,
+                    start_timestamp=chosen.since,  # all records before the first one that is so late are older
+                    end_offset=end,
+                    columns=wanted,
+                    max_bytes=_CHUNK_BYTES,
+                    isolation=chosen.isolation,
+                )
+                for columns in chunks:
+                    if "headers" in wanted and len(columns):
+                        most = int(np.diff(columns.headers.offsets).max())
+                        what = f"{entry.topic}-{entry.partition}: a record below offset"
+                        check_headers(most, what, columns.next_offset)
+                    kept = _in_range(columns.timestamps, chosen) if filters else None
+                    yield Piece(entry.topic, entry.partition, columns, kept)
             # An empty piece, so that a file without records has the columns too.
-            yield entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted or ["offset"])
+            yield Piece(entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted))
 
 
-def _ahead(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
+def _bounds(place: command_paths.Place, entry: Entry, log: Log, chosen: _Range) -> tuple[int | None, int | None]:
+    """Return the offsets to read from and up to; None leaves them to the log."""
+    ends = [] if chosen.end_offset is None else [chosen.end_offset]
+    if chosen.by_position and chosen.until is not None:
+        first_after = log.offset_for_timestamp(chosen.until)
+        ends += [] if first_after is None else [first_after.offset]
+    if chosen.group is None:
+        return command_paths.first_offset(place, log, chosen.offset), min(ends, default=None)
+    start = chosen.group.start(entry, log)
+    is_committed = chosen.isolation == "read_committed"
+    ends.append(log.last_stable_offset if is_committed else log.log_end_offset)
+    end = max(start, min(ends))
+    chosen.group.reach(entry, end)
+    return start, end
+
+
+def _in_range(timestamps: NDArray[np.int64], chosen: _Range) -> NDArray[np.bool_] | None:
+    """Return which records are in the range of times; None if all are."""
+    kept = np.ones(len(timestamps), np.bool_)
+    if chosen.since is not None:
+        kept &= timestamps >= chosen.since
+    if chosen.until is not None:
+        kept &= timestamps < chosen.until
+    return None if kept.all() else kept
+
+
+def _ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Yield the same pieces. Another thread reads the next piece while the caller writes the current piece."""
     with Workers(1, "kstore-export") as pool:
-        coming = pool.submit(partial(next, chunks, None))
-        while (chunk := coming.wait()) is not None:
-            coming = pool.submit(partial(next, chunks, None))
-            yield chunk
+        coming = pool.submit(partial(next, pieces, None))
+        while (piece := coming.wait()) is not None:
+            coming = pool.submit(partial(next, pieces, None))
+            yield piece
 
 
-def _before(columns: Columns, until: int) -> Any:
-    early = columns.timestamps < until
-    if early.all():
-        return columns
-    pa = optional.pyarrow("--until")
-    return pa.record_batch(columns).filter(pa.array(early))
+def _check(parser: command_options.Parser, parsed: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    if parsed.by_position and parsed.since is None and parsed.until is None:
+        parser.error("argument --by-position: --from or --until is needed with it")
+    if parsed.group is None:
+        return
+    for name, value in (("-o/--offset", parsed.offset), ("--from", parsed.since)):
+        if value is not None:
+            parser.error(f"argument {name}: not allowed with argument --group, which goes on where it has ended")
+    if parsed.until is not None and not parsed.by_position:
+        parser.error(
+            "argument --until: only with --by-position if there is a --group: what a filter leaves out of the middle "
+            "would never be exported"
+        )
 
 
-class _Lines:
-    """Writes JSON lines without PyArrow."""
-
-    def __init__(self, file: BinaryIO, kind: str, codec: str, names: tuple[str, ...], *, as_text: bool) -> None:
-        self._names = [name for name in names if name in COLUMN_NAMES]
-        self._constant = {name for name in names if name not in COLUMN_NAMES}
-        self._file: Any = gzip.GzipFile("", "wb", 6, file, 0) if codec == "gzip" else file
-
-    def write(self, topic: str, partition: int, columns: Any) -> None:
-        fields = [(name, *_field(name, _column(columns, name))) for name in self._names]
-        before = {"topic": topic, "partition": partition}
-        prefix = "".join(f"{json.dumps(name)}:{json.dumps(before[name])}," for name in before if name in self._constant)
-        rows = len(columns) if isinstance(columns, Columns) else columns.num_rows
-        if fields:
-            text = memoryview(_json_columns.render_rows(fields, prefix=prefix.encode(), lines=True))
-        else:
-            text = memoryview(f"{{{prefix[:-1]}}}\n".encode() * rows)
-        for start in range(0, len(text), _PIECE_BYTES):
-            self._file.write(text[start : start + _PIECE_BYTES])
-
-    def close(self) -> None:
-        if isinstance(self._file, gzip.GzipFile):
-            self._file.close()
+def _columns(parsed: argparse.Namespace, kind: str) -> tuple[str, ...]:
+    known = tuple(name for name in (*CONSTANT, *COLUMN_NAMES) if kind != "csv" or name != "headers")
+    if not parsed.columns:
+        return tuple(name for name in _DEFAULT if name in known)
+    names = tuple(parsed.columns.split(","))
+    for name in names:
+        if name not in known or names.count(name) > 1:
+            where = " in a CSV file" if kind == "csv" else ""
+            raise ConfigError(f"--columns has {name!r}; {', '.join(known)} are known{where}, each once")
+    return names
 
 
-def _column(columns: Any, name: str) -> Any:
-    return columns[name] if isinstance(columns, Columns) else columns.column(columns.schema.get_field_index(name))
-
-
-def _field(name: str, column: Any) -> tuple[Any, _arrow.Column]:
-    """Return how the renderer writes a column, and the column in the form that it takes."""
-    if name in ("key", "value"):
-        return "text", next(_arrow.Source(name, "value", column))["value"]
-    if name == "headers":
-        return "headers", next(_arrow.Source(name, "headers", column))["headers"]
-    numbers = column if isinstance(column, np.ndarray) else np.asarray(column)
-    if numbers.dtype == np.bool_:
-        words = [b"true" if is_true else b"false" for is_true in numbers.tolist()]
-        return "raw", _arrow.pointers(name, words)
-    return "int", _arrow.times(name, numbers)
-
-
-class _Table:
-    """Writes Parquet files, Arrow files and Arrow streams."""
-
-    def __init__(self, file: BinaryIO, kind: str, codec: str, names: tuple[str, ...], *, as_text: bool) -> None:
-        self._pa = optional.pyarrow("a Parquet or Arrow file", "parquet", "ipc")
-        self._file, self._kind, self._codec = file, kind, codec
-        self._names, self._as_text = names, as_text
-        self._writer: Any = None
-
-    def write(self, topic: str, partition: int, columns: Any) -> None:
-        batch = self._pa.record_batch(columns) if isinstance(columns, Columns) else columns
-        if self._writer is None:
-            self._open(batch.schema)
-        arrays = [self._array(name, batch, topic, partition) for name in self._names]
-        rows = self._pa.record_batch(arrays, schema=self._schema)
-        if rows.num_rows and self._kind == "parquet":
-            self._writer.write_batch(rows, row_group_size=rows.num_rows)
-        elif rows.num_rows:
-            self._writer.write_batch(rows)
-
-    def _array(self, name: str, batch: Any, topic: str, partition: int) -> Any:
-        pa, rows = self._pa, batch.num_rows
-        if name == "topic":
-            return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([topic]))
-        if name == "partition":
-            return pa.array(np.full(rows, partition, np.int32))
-        array = batch.column(batch.schema.get_field_index(name))
-        if name in ("key", "value") and self._as_text:
-            try:
-                return array.cast(pa.string())
-            except pa.ArrowInvalid:
-                raise InvalidRecordError(f"{topic}-{partition}: a {name} is no UTF-8; leave --text out") from None
-        return array.cast(self._schema.field(name).type)
-
-    def _open(self, schema: Any) -> None:
-        pa = self._pa
-        fields = []
-        for name in self._names:
-            field = schema.field(name) if name in COLUMN_NAMES else None
-            if name == "topic":
-                field = pa.field(name, pa.dictionary(pa.int32(), pa.string()), nullable=False)
-            elif name == "partition":
-                field = pa.field(name, pa.int32(), nullable=False)
-            elif name == "timestamp":
-                field = pa.field(name, pa.timestamp("ms", "UTC"), nullable=False)
-            elif name in ("key", "value") and self._as_text:
-                field = pa.field(name, pa.string())
-            fields.append(field)
-        self._schema = pa.schema(fields)
-        if self._kind == "parquet":
-            self._writer = pa.parquet.ParquetWriter(self._file, self._schema, compression=self._codec)
-            return
-        codec = None if self._codec == "none" else self._codec
-        how = pa.ipc.IpcWriteOptions(compression=codec, unify_dictionaries=False)
-        make = pa.ipc.new_stream if self._kind == "arrows" else pa.ipc.new_file
-        self._writer = make(self._file, self._schema, options=how)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+def _partition_columns(parsed: argparse.Namespace, kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns of the directories' names; none for a single file."""
+    if parsed.partition_by is None:
+        return ()
+    by = tuple(parsed.partition_by.split(","))
+    for name in by:
+        if name not in BY or by.count(name) > 1:
+            raise ConfigError(f"--partition-by has {name!r}; {', '.join(BY)} are known, each once")
+    if kind != "parquet":
+        raise ConfigError(f"--partition-by makes a directory of Parquet files, not of {kind} files")
+    if parsed.force:
+        raise ConfigError("--force replaces a file, and --partition-by makes a directory: remove the old one first")
+    if not set(names) - set(by):
+        raise ConfigError(f"--columns has {', '.join(names)}, and --partition-by leaves none of them to the files")
+    return by
 
 
 def _format(parsed: argparse.Namespace) -> tuple[str, str]:
@@ -309,24 +242,42 @@ def _format(parsed: argparse.Namespace) -> tuple[str, str]:
     if len(parts) > 2 and parts[-1] == "gz":
         parts.pop()
         codec = codec or "gzip"
-    kind = parsed.format or (_SUFFIXES.get(parts[-1]) if len(parts) > 1 else None)
+    kind = parsed.format or (SUFFIXES.get(parts[-1]) if len(parts) > 1 else None)
+    if kind is None and parsed.partition_by is not None:
+        kind = "parquet"
     if kind is None:
-        raise ConfigError(f"{parsed.to}: the name does not tell the format; --format does: {', '.join(_CODECS)}")
-    codec = codec or _CODECS[kind][0]
-    if codec not in _CODECS[kind]:
-        raise ConfigError(f"there is no {codec} in {kind} files: there is {', '.join(_CODECS[kind])}")
+        raise ConfigError(f"{parsed.to}: the name does not tell the format; --format does: {', '.join(CODECS)}")
+    codec = codec or CODECS[kind][0]
+    if codec not in CODECS[kind]:
+        raise ConfigError(f"there is no {codec} in {kind} files: there is {', '.join(CODECS[kind])}")
     return kind, codec
 
 
 def _parser() -> command_options.Parser:
     parser = command_options.Parser("export", _ABOUT, _EXAMPLES)
     parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
-    parser.add_argument("--to", metavar="FILE", required=True, help="the file: .parquet, .arrow, .arrows or .jsonl")
-    parser.add_argument("--format", choices=_CODECS, help="of the file (default: what its name says)")
+    parser.add_argument(
+        "--to", metavar="FILE", required=True, help="the file: .parquet, .arrow, .arrows, .csv or .jsonl"
+    )
+    parser.add_argument("--format", choices=CODECS, help="of the file (default: what its name says)")
     parser.add_argument("--compression", metavar="CODEC", help="default: snappy for Parquet, gzip for .gz, else none")
-    parser.add_argument("--columns", metavar="A,B,...", help=f"default: {','.join(_DEFAULT)}")
+    parser.add_argument("--columns", metavar="A,B,...", help=f"default: {','.join(_DEFAULT)}; CSV has no headers")
+    parser.add_argument(
+        "--partition-by",
+        metavar="A,B,...",
+        help="make a directory of Parquet files, such as date=2013-06-01/part-0.parquet, that appears as a whole: by "
+        f"{', '.join(BY)} (the day of the timestamp in UTC); these columns are in the names alone",
+    )
     parser.add_argument("--text", action="store_true", help="keys and values as text in Parquet and Arrow files")
-    command_options.add_range(parser)
+    command_options.add_range(parser, since="only records at or after this time", until="only records before this time")
+    parser.add_argument(
+        "--by-position",
+        action="store_true",
+        help="start at the first record at or after --from, and end before the first one at or after --until",
+    )
+    parser.add_argument(
+        "--group", metavar="NAME", help="go on where the last export of this group has ended, and remember its end"
+    )
     command_options.add_isolation(parser)
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")

@@ -16,7 +16,7 @@ from kstore.base import optional
 from kstore.columns import _arrow, _json_columns
 from kstore.columns._arrow import Column
 
-__all__ = ["column", "encode", "is_text", "not_finite", "number_columns", "octets", "parts"]
+__all__ = ["column", "encode", "field", "is_text", "not_finite", "number_columns", "octets", "parts"]
 
 
 def _pyarrow() -> Any:
@@ -28,7 +28,7 @@ def encode(batch: Any, numbers: Collection[int] = ()) -> Any:
     pa = _pyarrow()
     fields: list[tuple[str, Any, Column]] = []
     for index, name in enumerate(batch.schema.names):
-        kind, array = ("number", batch.column(index)) if index in numbers else _field(batch.column(index))
+        kind, array = ("number", batch.column(index)) if index in numbers else field(batch.column(index))
         fields.append((name, kind, column(array, name, "timestamp" if kind == "int" else "value")))
     text = _json_columns.render_rows(fields)
     buffers = [None, pa.py_buffer(text.ends), pa.py_buffer(text)]
@@ -50,7 +50,7 @@ def octets(array: Any) -> Any:
     pa = _pyarrow()
     if pa.types.is_dictionary(array.type) and not _is_octets(array.type.value_type):
         array = array.dictionary_decode()
-    kind, array = _field(array)
+    kind, array = field(array)
     return array.cast(pa.string()) if kind == "int" else array
 
 
@@ -91,7 +91,7 @@ def parts(array: Any) -> list[Any]:
     return [array.flatten()] if is_list else []
 
 
-def _field(array: Any) -> tuple[Any, Any]:
+def field(array: Any) -> tuple[Any, Any]:
     """Return how a column is written in JSON, and the column converted for that."""
     pa = _pyarrow()
     types = pa.types
