@@ -91,7 +91,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "segment's first batch; with `--codecs` all batch headers are read. With `--svg` the command prints a picture "
         "of one partition: its segments, and how the two indexes of one of them lead into its `.log` file, as in "
         "[log.svg](log.svg) (`kstore describe data/orders-0 --svg > orders-0.svg`). The positions of Spark's "
-        "streaming queries with `groupId`, and their lag, follow the partitions ([lag](spark.md#lag-and-positions)).",
+        "streaming queries with `groupId` and of exports with `--group`, and their lag, follow the partitions "
+        "([lag](spark.md#lag-and-positions)).",
         "$ kstore describe data",
         "$ kstore describe data/orders-0",
     ),
@@ -146,13 +147,23 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore ingest teas.csv more.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
     ),
     "export": (
-        "Writes records, from an offset or a time on, with the given columns to a Parquet, Arrow or JSON lines file. "
-        "The file gets its name only when it is complete. `--text` makes keys and values text in Parquet and Arrow "
-        "files. `kstore ingest` reads such a file with `--key-column key --value-column value --timestamp-column "
-        "timestamp --headers-column headers`.",
+        "Writes records with the given columns to a Parquet, Arrow, CSV or JSON lines file, which gets its name only "
+        "when it is complete. `--from` and `--until` choose records by their timestamps, wherever they are in the log; "
+        "with `--by-position` they are two places in the log, and late records between them count. `--text` makes keys "
+        "and values text in Parquet and Arrow files; in CSV they always are. `kstore ingest` reads such a file with "
+        "`--key-column key --value-column value --timestamp-column timestamp`, and `--headers-column headers` if it is "
+        "not CSV.",
         "$ kstore export data/orders --to orders.jsonl --from 2013-06-01T08:58 --columns partition,offset,key,value",
         "$ cat orders.jsonl",
         "$ kstore export data/orders-0 --to orders.jsonl",
+        "With `--group` each run goes on where the last one ended, so that every record is exported at least once. The "
+        "positions are in a file beside the directory ([format](format.md#groupjson)), and move when the exported file "
+        "has its name.",
+        "$ kstore export elsewhere/teas --to first.csv --group nightly --columns offset,timestamp,key",
+        "$ cat first.csv",
+        "$ kstore export elsewhere/teas --to second.csv --group nightly --columns offset,timestamp,key",
+        "With `--partition-by date` it makes a directory of Parquet files, `days/date=2013-06-01/part-0.parquet` and "
+        "so on, which appears as a whole; `topic` and `partition` can be parts of the path, too.",
     ),
     "dump": (
         "Prints the text of Kafka's dump tool, line by line: logs, indexes, snapshots, the coordinators' topics. "

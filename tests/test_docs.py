@@ -331,7 +331,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
     keep("kstore-follower.json")
     gap_files.write_gaps(root / "t-0", [(1, 2)])
     keep("t-0/kstore-gaps.json")
-    stream_positions.write_positions(str(root), stream_positions.StreamPositions("GROUP", 1, {("t", 0): 1}))
+    stream_positions.write_positions(str(root), stream_positions.StreamPositions("GROUP", 1, {("t", 0): 1}, {}))
     keep("../root.kstore-positions/GROUP.json")
     return found
 

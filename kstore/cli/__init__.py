@@ -32,7 +32,7 @@ COMMANDS: dict[str, str] = {
     "config": "list settings, or print the values in force, with warnings",
     "describe": "show the contents of a directory of logs, a topic or a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
-    "export": "write records to a Parquet, Arrow or JSON lines file",
+    "export": "write records to Parquet, Arrow, CSV or JSON lines files",
     "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
     "offsets": "print where partitions start, end, or reach a time",
     "repair": "repair damaged logs, after saying what would be lost",

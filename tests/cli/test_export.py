@@ -122,7 +122,8 @@ def test_json_lines_are_those_of_cat(data: Path, tmp_path: Path, run: Run, kind:
 
 def test_json_lines_need_no_pyarrow(data: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    run("export", data / "events", "--to", tmp_path / "x.jsonl")
+    run("export", data / "events", "--to", tmp_path / "x.jsonl", "--until", "2013-06-01T13:00")
+    assert [row["offset"] for row in rows_of(tmp_path / "x.jsonl")] == [0, 0, 1]
     assert "kstore[arrow]" in run("export", data / "events", "--to", tmp_path / "x.parquet", code=1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["x.jsonl"]
 

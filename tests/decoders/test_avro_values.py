@@ -120,7 +120,7 @@ def test_values_of_several_schemas_are_resolved_to_the_newest() -> None:
         (b"\0\0\0\0", "no frame of a schema registry"),
         (b"\1\0\0\0\3\2\2a", "no frame of a schema registry"),
         (b"\0\0\0\0\4\2\2a", "no schema has the id 4"),
-        (b"\0\0\0\0\5\2\2a", "schema 5: the Avro schema is that of a record"),
+        (b"\0\0\0\0\5\2\2a", "schema 5: the Avro schema of values is that of a record"),
         (b"\0\0\0\0\3\2", "EOFError"),
         (b"\0\0\0\0\3\2\2", "EOFError: Expected 1 bytes, read 0"),
         (b"\0\0\0\0\3\2\2ab", "1 bytes are left after the Avro record"),

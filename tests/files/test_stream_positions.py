@@ -1,4 +1,4 @@
-"""The files with the positions of streaming queries: what is written is read, and any other bytes are an error."""
+"""The files with the positions of queries and exports: what is written is read, any other bytes are an error."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ def test_positions_that_were_written_are_read_and_replaced(root: Path) -> None:
     assert read_positions(str(root)) == [other, EXPECTED]
     write_positions(str(root), EXPECTED._replace(written_ms=7))
     assert read_positions(str(root)) == [other, EXPECTED._replace(written_ms=7)]
+    of_exports = other._replace(topic_ids={"t": "b3JkZXJzLW9mLXRlYS0xMw"})
+    write_positions(str(root), of_exports)
+    assert read_positions(str(root))[0] == of_exports
     assert list(root.iterdir()) == []
 
 
@@ -74,6 +77,11 @@ def test_other_names_in_the_directory_are_no_groups(root: Path) -> None:
         SOUND | {"version": 2},
         SOUND | {"version": "1"},
         SOUND | {"more": 1},
+        SOUND | {"topic_ids": None},
+        SOUND | {"topic_ids": []},
+        SOUND | {"topic_ids": {"t": 1}},
+        SOUND | {"topic_ids": {"t": "short"}},
+        SOUND | {"topic_ids": {"../t": "b3JkZXJzLW9mLXRlYS0xMw"}},
         SOUND | {"written_ms": -1},
         SOUND | {"written_ms": 2**63},
         SOUND | {"written_ms": None},

@@ -37,7 +37,8 @@ _ABOUT = """\
 Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
 "size" is that of the log files in use. "on disk" is the space that everything takes, as du counts it: also indexes,
 snapshots and files that are deleted and not yet removed; for a directory also the loads that are staged next to it.
-For a streaming query of Spark with the option groupId it shows the positions and the lag behind the log end.
+For a streaming query of Spark with the option groupId, and for exports with --group, it shows the positions and the lag
+behind the log end.
 Changes nothing; a broker or a store may be writing to the directory. A segment's codec is that of its first batch,
 unless --codecs is given."""
 _EXAMPLES = """examples:
@@ -388,7 +389,7 @@ def _show_streams(streams: list[dict[str, Any]]) -> None:
     ]
     if rows:
         print()
-        output.columns(["stream's group", "partition", "position", "log end", "lag", "written"], rows)
+        output.columns(["group", "partition", "position", "log end", "lag", "written"], rows)
     for stream in streams:
         if stream["error"] is not None:
             whose = "streams" if stream["group"] is None else f"group {stream['group']}"
