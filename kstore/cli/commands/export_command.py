@@ -39,10 +39,10 @@ a broker may be writing to the directory.
 always read. With --by-position they are two places in the log instead, as in kstore cat --from: what lies between them
 is exported, also late records.
 
-With --group each run goes on where the last one of the group has ended: at its first run at the log start. The
-positions move when the file has its name. After a crash before that, the same records are exported again, into the next
-file: at least once. kstore describe shows the positions and the lag. A topic that was deleted and created again is
-exported from its start."""
+With --group each run goes on where the last one of the group has ended; the first run begins at the log start. The
+positions move right after the file gets its name. If a crash comes between the two, the next file has the same records
+again: at least once. An end is --until-offset, or --until with --by-position. kstore describe shows the positions and
+the lag. A topic that was deleted and created again is exported from its start."""
 _EXAMPLES = """\
 In Parquet and Arrow files keys, values and the values of headers are binary (--text makes keys and values text), and
 timestamps are milliseconds in UTC. In CSV files keys and values are text, timestamps are ISO 8601, null is an empty

@@ -1,7 +1,7 @@
 """The positions of a group of exports: where each run goes on, in the group's file beside the directory of logs.
 
-A position moves only when the exported file has its name. So an export that is killed before is made again, and none is
-left out: at least once.
+A position moves right after the exported file gets its name. If the process is killed between the two, the next file
+has the same records again, and none is left out: at least once.
 """
 
 from __future__ import annotations
