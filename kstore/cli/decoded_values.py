@@ -34,16 +34,16 @@ class DecodedRecord(NamedTuple):
     error: str | None
 
 
-def decoder(text: str) -> Decoder:
+def decoder(text: str, *, as_columns: bool = False) -> Decoder:
     """Return the decoder that an option names, or raise `ConfigError`."""
     kind, colon, rest = text.partition(":")
     if kind == "json":
-        return JsonValues(_schema(rest) if colon else None)
+        return JsonValues(_schema(rest) if colon else None, columns=as_columns)
     if kind == "avro" and rest:
-        return AvroValues(rest)
+        return AvroValues(rest, columns=as_columns)
     path, _, message = rest.rpartition(":")
     if kind == "protobuf" and path and message:
-        return ProtobufValues(path, message)
+        return ProtobufValues(path, message, columns=as_columns)
     raise ConfigError(f"--decode is {text!r}; json, json:FILE, avro:URL, avro:DIR and protobuf:FILE:MESSAGE are known")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import kstore
@@ -138,3 +140,43 @@ def test_what_cannot_be_decoded_is_refused_before_it_is_read(root: Path) -> None
             log.read_columns(columns=["key"], decode=fields)
         with pytest.raises(ConfigError, match="layout is 'view'; decode= needs 'binary'"):
             log.read_columns(layout="view", decode=fields)
+
+
+# ---- export
+
+
+def test_export_writes_structs_into_parquet_and_json_lines(root: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    assert run("export", root / "fruits", "--to", tmp_path / "f.parquet", "--decode", f"avro:{root}", "--text")[0] == 0
+    table = pq.read_table(tmp_path / "f.parquet")
+    assert table.schema.names == ["topic", "partition", "offset", "timestamp", "key", "value", "value_error", "headers"]
+    value = table["value"].to_pylist()[0]
+    assert (value["kind"], value["at"], value["raw"]) == ("pear", datetime.fromtimestamp(1, UTC), b"\xff")
+    assert run("export", root / "orders", "--to", tmp_path / "o.jsonl", "--decode", "json")[0] == 0
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [line["value"] for line in lines] == [
+        {"n": 1, "at": "2026-11-02 10:00:00"},
+        None,
+        None,
+        {"n": 2, "at": None},
+    ]
+    assert [line["value_error"] for line in lines] == [None, "no JSON object", None, None]
+
+
+def test_export_writes_fields_as_columns_of_csv_and_those_that_are_named(
+    root: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    assert run("export", root / "orders", "--to", tmp_path / "o.csv", "--decode", "json")[0] == 0
+    lines = (tmp_path / "o.csv").read_text().splitlines()
+    assert lines[0] == '"topic","partition","offset","timestamp","key","n","at","value_error"'
+    assert lines[1].endswith('"k",1,"2026-11-02T10:00:00",')
+    assert lines[2].endswith('"k",,,"no JSON object"')
+    to = tmp_path / "o.parquet"
+    assert (
+        run("export", root / "orders", "--to", to, "--decode", "json", "--columns", "offset,n", "--offset", 1)[0] == 0
+    )
+    assert pq.read_table(to).to_pylist() == [{"offset": 1, "n": None}, {"offset": 2, "n": None}, {"offset": 3, "n": 2}]
+    code, _, error = run("export", root / "orders", "--to", tmp_path / "x.csv", "--decode", "json", "--columns", "m")
+    assert code == 1
+    assert "--columns has 'm'; " in error
+    assert "n, at, value_error are known" in error
+    assert not (tmp_path / "x.csv").exists()

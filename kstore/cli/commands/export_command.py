@@ -7,14 +7,15 @@ import contextlib
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kstore._core import check_headers
+from kstore.base import optional
 from kstore.base.threads import Workers
-from kstore.cli import command_options, command_paths, command_times, output
+from kstore.cli import command_options, command_paths, command_times, decoded_values, output
 from kstore.cli.progress import Progress
 from kstore.cli.sinks import whole_outputs
 from kstore.cli.sinks.arrow_batches import Batches
@@ -23,6 +24,7 @@ from kstore.cli.sinks.partitioned_files import BY, PartitionedFiles
 from kstore.cli.sinks.piece import CONSTANT, Piece
 from kstore.cli.sinks.table_files import CODECS, SUFFIXES, Writer, open_writer
 from kstore.columns._columns import COLUMN_NAMES
+from kstore.columns.value_decoding import SAMPLED, VALUE, VALUE_ERROR, Decoding
 from kstore.disk import fs
 from kstore.errors import ConfigError
 from kstore.log.log import Log
@@ -56,6 +58,7 @@ examples:
   kstore export data/events --to events.arrow --offset 1000 --until-offset 2000 --compression zstd
   kstore export data/events --to new.csv --group nightly
   kstore export data/events --to days --partition-by date
+  kstore export data/orders --to orders.parquet --decode avro:data
 """
 
 _DEFAULT = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -80,7 +83,8 @@ def run(arguments: list[str]) -> int:
     _check(parser, parsed)
     place = command_paths.find_topic(parsed.path)
     kind, codec = _format(parsed)
-    names = _columns(parsed, kind)
+    decoding = None if parsed.decode is None else _decoding(place, parsed, kind)
+    names = _columns(parsed, kind, decoding)
     by = _partition_columns(parsed, kind, names)
     if not by and os.path.lexists(parsed.to) and not parsed.force:
         raise ConfigError(f"{parsed.to} is there: --force writes over it")
@@ -94,9 +98,12 @@ def run(arguments: list[str]) -> int:
         None if parsed.group is None else GroupPositions(place.root, parsed.group),
     )
     needed = {name for name in names if name in COLUMN_NAMES}
+    needed |= set() if decoding is None else {"value", "offset"}
     needed |= {"timestamp"} if "date" in by else set()
     needed |= {"offset"} if parsed.text or kind == "csv" else set()  # an error for a text names it
     pieces = _pieces(place, chosen, needed)
+    if decoding is not None:
+        pieces = _decoded(pieces, decoding)
     naming = contextlib.nullcontext() if chosen.group is None else chosen.group.moving()
     with Progress("export", unit="records") as bar:
         if by:
@@ -155,6 +162,33 @@ def _pieces(place: command_paths.Place, chosen: _Range, needed: set[str]) -> Ite
             yield Piece(entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted))
 
 
+def _decoding(place: command_paths.Place, parsed: argparse.Namespace, kind: str) -> Decoding:
+    """Return how values are decoded: to a struct, or to columns in a CSV file and if `--columns` names their fields."""
+    names = parsed.columns.split(",") if parsed.columns else []
+    known = (*CONSTANT, *COLUMN_NAMES, VALUE_ERROR)
+    as_columns = kind == "csv" or any(name not in known for name in names)
+
+    def sample() -> Any:
+        pa = optional.pyarrow("--decode")
+        found, count = [pa.array([], pa.binary())], 0
+        for entry in place.entries:
+            with Log.open(entry.path, "r") as log:
+                columns = log.read_columns(columns=("value",), max_records=max(1, SAMPLED - count))
+            found.append(pa.record_batch(columns).column("value"))
+            count += len(columns)
+            if count >= SAMPLED:
+                break
+        return pa.concat_arrays(found)
+
+    return decoded_values.decoder(parsed.decode, as_columns=as_columns).bind(sample)
+
+
+def _decoded(pieces: Iterator[Piece], decoding: Decoding) -> Iterator[Piece]:
+    for piece in pieces:
+        rows = decoding.decode(piece.rows, f"{piece.topic}-{piece.partition}")
+        yield piece._replace(rows=rows)
+
+
 def _bounds(place: command_paths.Place, entry: Entry, log: Log, chosen: _Range) -> tuple[int | None, int | None]:
     """Return the offsets to read from and up to; None leaves them to the log."""
     ends = [] if chosen.end_offset is None else [chosen.end_offset]
@@ -206,10 +240,13 @@ def _check(parser: command_options.Parser, parsed: argparse.Namespace) -> None:
         )
 
 
-def _columns(parsed: argparse.Namespace, kind: str) -> tuple[str, ...]:
+def _columns(parsed: argparse.Namespace, kind: str, decoding: Decoding | None) -> tuple[str, ...]:
+    decoded = () if decoding is None else decoding.names
     known = tuple(name for name in (*CONSTANT, *COLUMN_NAMES) if kind != "csv" or name != "headers")
+    known += tuple(name for name in decoded if name not in known)
     if not parsed.columns:
-        return tuple(name for name in _DEFAULT if name in known)
+        default = (name for name in _DEFAULT if name in known)
+        return tuple(each for name in default for each in (decoded if decoded and name == VALUE else (name,)))
     names = tuple(parsed.columns.split(","))
     for name in names:
         if name not in known or names.count(name) > 1:
@@ -269,6 +306,12 @@ def _parser() -> command_options.Parser:
         f"{', '.join(BY)} (the day of the timestamp in UTC); these columns are in the names alone",
     )
     parser.add_argument("--text", action="store_true", help="keys and values as text in Parquet and Arrow files")
+    parser.add_argument(
+        "--decode",
+        metavar="HOW",
+        help=f"{decoded_values.HELP}. The value becomes a struct, or columns in CSV and if --columns names its fields; "
+        "what does not fit is null, and value_error says why",
+    )
     command_options.add_range(parser, since="only records at or after this time", until="only records before this time")
     parser.add_argument(
         "--by-position",

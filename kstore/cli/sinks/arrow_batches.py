@@ -46,7 +46,7 @@ class Batches:
             return pa.field(name, pa.int32(), nullable=False)
         if name == "timestamp":
             return pa.field(name, pa.timestamp("ms", "UTC"), nullable=False)
-        if name in ("key", "value") and self._no_text is not None:
+        if name in ("key", "value") and self._no_text is not None and not pa.types.is_struct(schema.field(name).type):
             return pa.field(name, pa.string())
         return schema.field(name)
 

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from kstore.cli import decoded_values
 from kstore.cli.sinks.packed_file import PackedFile
 from kstore.cli.sinks.piece import CONSTANT, Piece
 from kstore.cli.sources import json_rows
@@ -47,6 +48,8 @@ class JsonLines:
 
 def _field(name: str, column: Any) -> tuple[Any, _arrow.Column]:
     """Return how the renderer writes a column, and the column in the form that it takes."""
+    if str(getattr(column, "type", "")).startswith("struct<"):
+        return "raw", _arrow.pointers(name, decoded_values.json_texts(column))
     if name in ("key", "value"):
         return "text", next(_arrow.Source(name, "value", column))["value"]
     if name == "headers":
