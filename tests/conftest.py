@@ -68,7 +68,6 @@ def examples(share: float) -> settings:
 # are named run first, so a file that takes many seconds is named.
 DEFAULT_SECONDS = 30
 SECONDS = {
-    "test_beside.py": 30,
     "test_bulk_loads_crash.py": 30,
     "test_backup_each_request.py": 45,
     "test_bombs.py": 90,
@@ -78,6 +77,7 @@ SECONDS = {
     "test_crash.py": 90,
     "test_full_store.py": 60,
     "test_flipped_bytes.py": 60,
+    "test_datasets_beside.py": 30,
     "test_examples.py": 30,
     "test_fuzz.py": 90,
     "test_golden_damaged.py": 10,
