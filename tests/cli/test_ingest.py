@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kstore
-from kstore import cli
-from kstore._core import Record
 from kstore.cli.sources import row_source, text_files
 from kstore.codec._compression import ZSTD_VERSION
 from kstore.store.topics._partitioner import partition_of
+from tests.support.ingesting import File, Ingest
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -37,60 +36,6 @@ pytestmark = pytest.mark.usefixtures("no_syncs")
 
 CUT = "it ends within a frame" if ZSTD_VERSION else "incomplete frame"  # of zstd
 NOON = 1_370_088_000_000  # 2013-06-01T12:00Z
-
-
-class Ingest:
-    """Runs the command into one directory, and looks at what is there then."""
-
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root, self._capsys = root, capsys
-
-    def __call__(self, *arguments: object, code: int = 0, cautions: Sequence[str] = ()) -> str:
-        """What is printed, or with a `code` the one line of complaint."""
-        words = ["ingest", *map(str, arguments), "--to", str(self.root), "--topic", "t"]
-        assert cli.main(words) == code
-        printed = self._capsys.readouterr()
-        if not code:
-            complaints = printed.err.splitlines()
-            assert len(complaints) == len(cautions)
-            assert all(caution in complaint for caution, complaint in zip(cautions, complaints, strict=True))
-            return printed.out
-        assert printed.out == ""
-        assert printed.err.count("\n") == 1
-        return printed.err
-
-    def records(self, partition: int = 0) -> list[Record]:
-        with kstore.Store.open(self.root, "r") as store:
-            return list(store.log("t", partition).read())
-
-    @property
-    def values(self) -> list[bytes | None]:
-        return [record.value for record in self.records()]
-
-    @property
-    def rows(self) -> list[Any]:
-        return [json.loads(value or b"null") for value in self.values]
-
-    @property
-    def has_topic(self) -> bool:
-        return (self.root / "t-0").exists()
-
-
-@pytest.fixture
-def ingest(root: Path, capsys: pytest.CaptureFixture[str]) -> Ingest:
-    return Ingest(root / "data", capsys)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str, bytes], Path]:
-    def make(name: str, content: bytes) -> Path:
-        (tmp_path / name).write_bytes(content)
-        return tmp_path / name
-
-    return make
-
-
-File = Callable[[str, bytes], Path]
 
 
 # CSV

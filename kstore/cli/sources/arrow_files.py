@@ -58,6 +58,8 @@ class Parquet(Source):
 
     def _check_nulls(self) -> None:
         """Raise `InvalidRecordError` if the statistics show nulls in the column of timestamps."""
+        if self.mapping.sorts_out:
+            return
         name, meta, first = self.mapping.timestamp, self._file.metadata, 1
         for group_number in range(meta.num_row_groups):
             group = meta.row_group(group_number)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 from kstore.base import optional
 from kstore.cli.sources import json_rows, row_source
-from kstore.cli.sources.row_source import Rows, Source
+from kstore.cli.sources.row_source import Refused, Rows, Source, find_refused
 from kstore.cli.sources.timestamps import OUT_OF_RANGE, UNITS, milliseconds_of
 from kstore.columns import _arrow
-from kstore.errors import InvalidColumnError
+from kstore.errors import InvalidColumnError, InvalidRecordError
 
-__all__ = ["check_types", "cut", "rows_of"]
+__all__ = ["check_types", "cut", "rows_of", "span_of", "without"]
 
 
 def _pyarrow() -> Any:
@@ -69,24 +70,91 @@ def _decoded_bytes(array: Any) -> int:
     return int(array.nbytes)
 
 
-def rows_of(source: Source, batch: Any, first: int, numbers: frozenset[int] = frozenset()) -> Rows:
-    """Convert a record batch whose row 0 is row `first` of its file; the columns `numbers` hold numbers as text."""
+def rows_of(
+    source: Source,
+    batch: Any,
+    first: int,
+    numbers: frozenset[int] = frozenset(),
+    *,
+    lines: Sequence[int] | None = None,
+    refused: Sequence[Refused] = (),
+) -> Rows:
+    """Convert a record batch whose row 0 is row `first` of its file; the columns `numbers` hold numbers as text.
+
+    If the mapping sorts out, `lines` are the rows' numbers if there are gaps, and `refused` rows between these are
+    passed on with those that are refused here.
+    """
+    if not source.mapping.sorts_out:
+        return _rows(source, batch, first, numbers)
+    pa = _pyarrow()
+    lines = range(first, first + batch.num_rows) if lines is None else lines
+    try:
+        rows = _rows(source, batch, first, numbers)
+    except InvalidRecordError:
+        wrong = find_refused(
+            batch.num_rows, lambda start, end: _error_of(source, batch.slice(start, end - start), numbers)
+        )
+        bad = {index for index, _ in wrong}
+        refused = sorted(
+            [*refused, *(Refused(lines[index], _reason(error), _text(batch, index, numbers)) for index, error in wrong)]
+        )
+        batch = pa.RecordBatch.from_arrays([without(array, bad) for array in batch.columns], batch.schema.names)
+        lines = [line for index, line in enumerate(lines) if index not in bad]
+        rows = _rows(source, batch, first, numbers)
+    return rows._replace(refused=tuple(refused), numbers=lines, text=lambda index: _text(batch, index, numbers))
+
+
+def _error_of(source: Source, batch: Any, numbers: frozenset[int]) -> InvalidRecordError | None:
+    try:
+        _columns(source, batch, 1, numbers)
+    except InvalidRecordError as error:
+        return error
+    return None
+
+
+def _reason(error: Exception) -> str:
+    found = getattr(error, "record_errors", ())
+    return str(found[0][1] if found else error)
+
+
+def _text(batch: Any, index: int, numbers: frozenset[int]) -> bytes | None:
+    """Return a row as a JSON object; None if it has none."""
+    with contextlib.suppress(_pyarrow().ArrowException):
+        found = json_rows.encode(batch.slice(index, 1), numbers)[0].as_py()
+        return found if isinstance(found, bytes) else None
+    return None
+
+
+def without(array: Any, left_out: Collection[int]) -> Any:
+    """Return an array without these rows. PyArrow's own functions for this do not take every type."""
+    borders = sorted([-1, *left_out, len(array)])
+    parts = [array.slice(start + 1, end - start - 1) for start, end in itertools.pairwise(borders) if end > start + 1]
+    return _pyarrow().concat_arrays(parts) if parts else array.slice(0, 0)
+
+
+def _rows(source: Source, batch: Any, first: int, numbers: frozenset[int]) -> Rows:
+    rows = _columns(source, batch, first, numbers)
+    mapping = source.mapping
+    written = batch.schema.names if mapping.value is None else [mapping.value]
+    for name in dict.fromkeys((*written, *(() if mapping.key is None else (mapping.key,)))):
+        count, row = json_rows.not_finite(batch.column(batch.schema.get_field_index(name)))
+        if count:
+            source.note_nulls(name, count, first + row)
+    return rows
+
+
+def _columns(source: Source, batch: Any, first: int, numbers: frozenset[int]) -> Rows:
     pa, mapping = _pyarrow(), source.mapping
 
     def column(name: str) -> Any:
         return batch.column(batch.schema.get_field_index(name))
 
-    written = batch.schema.names if mapping.value is None else [mapping.value]
-    for name in dict.fromkeys((*written, *(() if mapping.key is None else (mapping.key,)))):
-        count, row = json_rows.not_finite(column(name))
-        if count:
-            source.note_nulls(name, count, first + row)
+    times, span = (None, None) if mapping.timestamp is None else _times(source, column(mapping.timestamp), first)
     try:
         values = json_rows.encode(batch, numbers) if mapping.value is None else json_rows.octets(column(mapping.value))
         keys = None if mapping.key is None else json_rows.octets(column(mapping.key))
     except pa.ArrowException as error:
         raise source.wrong(f"rows {first} to {first + batch.num_rows - 1}: {error}") from None
-    times, span = (None, None) if mapping.timestamp is None else _times(source, column(mapping.timestamp), first)
     headers = None if mapping.headers is None else column(mapping.headers)
     return Rows(first, batch.num_rows, values, keys, times, headers, span)
 
@@ -99,20 +167,32 @@ def _times(source: Source, array: Any, first: int) -> tuple[Any, tuple[int, int]
     pa = _pyarrow()
     times = _as_times(source, array, first)
     kind = times.type
-    scale = Fraction(86_400_000) if pa.types.is_date32(kind) else Fraction(1)
-    if pa.types.is_timestamp(kind):
-        scale = Fraction(str(UNITS[kind.unit]))
-    numbers = times.cast(pa.int32()) if pa.types.is_date32(kind) else times
-    numbers = numbers if pa.types.is_integer(numbers.type) else numbers.cast(pa.int64())
-    extremes = list(pa.compute.min_max(numbers).as_py().values())
-    for extreme in extremes:
+    numbers, scale = _numbers(times)
+    for extreme in pa.compute.min_max(numbers).as_py().values():
         if extreme is not None and extreme * scale != -1 and not 0 <= extreme * scale < 1 << 63:
             row = first + pa.compute.index(numbers, extreme).as_py()
             shown = str(times[row - first].value if not pa.types.is_integer(kind) else extreme)
             raise source.wrong(f"column {source.mapping.timestamp!r} is {shown!r}: {OUT_OF_RANGE}", row)
-    if -1 in extremes:  # no timestamp
+    return times, span_of(times)
+
+
+def _numbers(times: Any) -> tuple[Any, Fraction]:
+    """Return a column of times as numbers, and how many milliseconds 1 is."""
+    pa, kind = _pyarrow(), times.type
+    if pa.types.is_date32(kind):
+        return times.cast(pa.int32()), Fraction(86_400_000)
+    scale = Fraction(str(UNITS[kind.unit])) if pa.types.is_timestamp(kind) else Fraction(1)
+    return times if pa.types.is_integer(kind) else times.cast(pa.int64()), scale
+
+
+def span_of(times: Any) -> tuple[int, int] | None:
+    """Return the range of a column of times in milliseconds, without -1 (no timestamp); None if there is none."""
+    pa = _pyarrow()
+    numbers, scale = _numbers(times)
+    extremes = list(pa.compute.min_max(numbers).as_py().values())
+    if -1 in extremes:
         extremes = list(pa.compute.min_max(numbers.filter(pa.compute.not_equal(numbers, -1))).as_py().values())
-    return times, None if None in extremes else (int(extremes[0] * scale // 1), int(extremes[1] * scale // 1))
+    return None if None in extremes else (int(extremes[0] * scale // 1), int(extremes[1] * scale // 1))
 
 
 def _as_times(source: Source, array: Any, first: int) -> Any:

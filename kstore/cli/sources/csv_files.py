@@ -9,12 +9,12 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kstore.base import optional
 from kstore.cli.sources import arrow_rows, json_rows, row_source, text_files
-from kstore.cli.sources.row_source import Mapping, Progress, Rows, Source
+from kstore.cli.sources.row_source import Mapping, Progress, Refused, Rows, Source
 from kstore.errors import InvalidRecordError
 
 __all__ = ["Csv"]
@@ -62,11 +62,11 @@ class Csv(Source):
         return names
 
     def pieces(self) -> Iterator[Rows]:
-        for batch, numbers, first in self._batches():
-            yield arrow_rows.rows_of(self, batch, first, numbers)
+        for batch, numbers, lines, refused in self._batches():
+            yield arrow_rows.rows_of(self, batch, lines[0] if lines else 1, numbers, lines=lines, refused=refused)
 
-    def _batches(self) -> Iterator[tuple[Any, frozenset[int], int]]:
-        """Yield record batches, each with the columns that hold numbers and the number of its first line."""
+    def _batches(self) -> Iterator[tuple[Any, frozenset[int], Sequence[int], list[Refused]]]:
+        """Yield record batches, each with the columns that hold numbers, its lines' numbers, and the refused lines."""
         whole = self.mapping.value is None
         numbers = None
         self._line = first = 1 if self.mapping.names else 2
@@ -76,14 +76,24 @@ class Csv(Source):
                 batches = self._parse(piece, None if has_names else self._names)
             except self._pa.ArrowInvalid as error:
                 raise self._named(error, first, 0 if has_names else first - 1) from None
+            refused, self._refused = self._sorted_out(0 if has_names else first - 1), []
             has_names = False
-            for batch in batches:
-                if not batch.num_rows:
-                    continue
-                if numbers is None:
+            bad = {row.number for row in refused}
+            end = first + sum(batch.num_rows for batch in batches) + len(bad)
+            lines = [line for line in range(first, end) if line not in bad] if bad else range(first, end)
+            for batch in [batch for batch in batches if batch.num_rows] or batches[: bool(refused)]:
+                if numbers is None and batch.num_rows:
                     numbers = json_rows.number_columns(batch) if whole else frozenset[int]()
-                yield batch, numbers, first
-                self._line = first = first + batch.num_rows
+                yield batch, numbers or frozenset(), lines[: batch.num_rows], refused
+                lines, refused = lines[batch.num_rows :], []
+            self._line = first = end
+
+    def _sorted_out(self, before: int) -> list[Refused]:
+        """Return the lines of a piece that have too few or too many cells; the piece has `before` lines before it."""
+        return [
+            Refused(before + row.number, _cells(row), row.text.encode(errors="surrogateescape"))
+            for row in self._refused
+        ]
 
     def _whole_rows(self) -> Iterator[bytes]:
         """Yield pieces of the file that end with a whole row."""
@@ -123,17 +133,20 @@ class Csv(Source):
                 quoted_strings_can_be_null=False,
             ),
         )
-        return list(table.to_batches())
+        return list(table.to_batches()) or [pa.RecordBatch.from_pylist([], table.schema)]
 
     def _named(self, error: Exception, first: int, before: int) -> InvalidRecordError:
         """Return the error for a piece whose first row is line `first`, and that has `before` lines before it."""
         if self._refused:
             row = self._refused[0]
-            count = f"{row.actual_columns} {'column' if row.actual_columns == 1 else 'columns'}"
-            message = f"{count} where {row.expected_columns} are expected: {row.text[:60]!r}"
-            return self.wrong(message, before + row.number)
+            return self.wrong(f"{_cells(row)}: {row.text[:60]!r}", before + row.number)
         return self.wrong(str(error), first)
 
     def _refuse(self, row: Any) -> str:
         self._refused.append(row)
-        return "error"
+        return "skip" if self.mapping.sorts_out else "error"
+
+
+def _cells(row: Any) -> str:
+    count = f"{row.actual_columns} {'column' if row.actual_columns == 1 else 'columns'}"
+    return f"{count} where {row.expected_columns} are expected"

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kstore.cli.sources import row_source, text_files
-from kstore.cli.sources.row_source import Mapping, Progress, Rows, Source
+from kstore.cli.sources.row_source import Mapping, Progress, Refused, Rows, Source
 from kstore.cli.sources.timestamps import milliseconds_of
+from kstore.errors import InvalidRecordError
 
-__all__ = ["JsonLines"]
+__all__ = ["JsonLines", "span_of"]
 
 _LONG = re.compile(rb"[0-9]{19}")  # a line without this many digits in a row has no number beyond 64 bits
 
@@ -47,9 +48,15 @@ class JsonLines(Source):
         """Raise an error if all rows of the first piece lack a column. In a single row a missing column is null."""
         missing = set(self.mapping.columns)
         names: dict[str, None] = {}
-        for row in map(self._object, range(1, len(self._ahead) + 1), self._ahead):
+        for number, line in enumerate(self._ahead, 1):
             if not missing:
                 return
+            try:
+                row = self._object(number, line)
+            except InvalidRecordError:
+                if not self.mapping.sorts_out:
+                    raise
+                continue
             names.update(dict.fromkeys(row or ()))
             missing -= {name for name in missing if name in names or f"{name}_base64" in names}
         if missing and names:
@@ -91,24 +98,29 @@ class JsonLines(Source):
         keys: list[bytes | None] = []
         times: list[int] = []
         headers: list[Any] = []
+        numbers: list[int] = []
+        refused: list[Refused] = []
         for number, line in enumerate(lines, first):
-            row = self._object(number, line)
-            if row is None:
-                continue
             try:
-                row = self._with_exact_numbers(row, line)
-                if mapping.value is None:
-                    values.append(line.strip())
-                else:
-                    values.append(_cell(row, mapping.value))
-                if mapping.key is not None:
-                    keys.append(_cell(row, mapping.key))
-                if mapping.timestamp is not None:
-                    times.append(milliseconds_of(row.get(mapping.timestamp), mapping.timestamp, mapping.unit))
-                if mapping.headers is not None:
-                    headers.append(_headers(row.get(mapping.headers), mapping.headers))
-            except (ValueError, UnicodeError) as error:
-                raise self.wrong(str(error), number) from None
+                row = self._object(number, line)
+                if row is None:
+                    continue
+                record = self._record(row, line, number)
+            except InvalidRecordError as error:
+                if not mapping.sorts_out:
+                    raise
+                refused.append(Refused(number, error.record_errors[0][1], line.rstrip(b"\r\n")))
+                continue
+            value, key, time, pairs = record
+            values.append(value)
+            if mapping.key is not None:
+                keys.append(key)
+            if mapping.timestamp is not None:
+                times.append(time)
+            if mapping.headers is not None:
+                headers.append(pairs)
+            if mapping.sorts_out:
+                numbers.append(number)
         return Rows(
             first,
             len(values),
@@ -116,11 +128,31 @@ class JsonLines(Source):
             keys if mapping.key is not None else None,
             times if mapping.timestamp is not None else None,
             headers if mapping.headers is not None else None,
-            _span(times),
+            span_of(times),
+            tuple(refused),
+            numbers,
+            lambda index: lines[numbers[index] - first].rstrip(b"\r\n"),
         )
 
+    def _record(self, row: dict[str, Any], line: bytes, number: int) -> tuple[bytes | None, bytes | None, int, Any]:
+        """Return a row's value, key, timestamp and headers, with None and -1 for what the mapping does not name."""
+        mapping = self.mapping
+        try:
+            row = self._with_exact_numbers(row, line)
+            return (
+                line.strip() if mapping.value is None else _cell(row, mapping.value),
+                None if mapping.key is None else _cell(row, mapping.key),
+                -1
+                if mapping.timestamp is None
+                else milliseconds_of(row.get(mapping.timestamp), mapping.timestamp, mapping.unit),
+                None if mapping.headers is None else _headers(row.get(mapping.headers), mapping.headers),
+            )
+        except (ValueError, UnicodeError) as error:
+            raise self.wrong(str(error), number) from None
 
-def _span(times: list[int]) -> tuple[int, int] | None:
+
+def span_of(times: list[int]) -> tuple[int, int] | None:
+    """Return the least and greatest timestamp, without -1; None if there is none."""
     known = [time for time in times if time >= 0]
     return (min(known), max(known)) if known else None
 

@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 from kstore.base.closing import Closing
 from kstore.errors import InvalidRecordError
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "PIECE_BYTES", "ROW_BYTES", "Mapping", "Progress", "Rows", "Source"]
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "PIECE_BYTES",
+    "ROW_BYTES",
+    "Mapping",
+    "Progress",
+    "Refused",
+    "Rows",
+    "Source",
+    "find_refused",
+]
 
 PIECE_BYTES = 8 << 20  # read at a time from a text file
 BATCH_BYTES, BATCH_ROWS = 16 << 20, 1 << 17  # read at a time from a Parquet or Arrow file
@@ -33,12 +44,22 @@ class Mapping:
     names: tuple[str, ...] = ()
     """The column names of a CSV file that has no header line."""
     nulls: tuple[str, ...] = ()
+    sorts_out: bool = False
+    """Whether rows that cannot be read go to `Rows.refused`. Otherwise the first of them raises an error."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that a file must have, without duplicates."""
         named = (self.key, self.value, self.timestamp, self.headers)
         return tuple(dict.fromkeys(name for name in named if name is not None))
+
+
+class Refused(NamedTuple):
+    """A row that is no record: its number in the file, counted from 1, why, and the row itself if it is at hand."""
+
+    number: int
+    reason: str
+    row: bytes | None
 
 
 class Rows(NamedTuple):
@@ -52,6 +73,30 @@ class Rows(NamedTuple):
     headers: Any
     span: tuple[int, int] | None = None
     """The least and greatest timestamp, without -1 (no timestamp); None if there is none."""
+    refused: tuple[Refused, ...] = ()
+    """The rows between these that cannot be read, in order; only if the mapping sorts them out."""
+    numbers: Sequence[int] = ()
+    """The number of each row in the file; only if the mapping sorts out."""
+    text: Callable[[int], bytes | None] = lambda index: None
+    """Returns a row of these by its index, as text; only if the mapping sorts out."""
+
+
+def find_refused(count: int, error_of: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
+    """Return the index and the error of each refused row.
+
+    `error_of(start, end)` returns an error if one of the rows in `[start, end)` is refused. It is asked about halves.
+    """
+    found: list[tuple[int, Exception]] = []
+    spans = [(0, count)]
+    while spans:
+        start, end = spans.pop()
+        error = error_of(start, end) if start < end else None
+        if error is not None and end - start == 1:
+            found.append((start, error))
+        elif error is not None:
+            middle = (start + end) // 2
+            spans += [(middle, end), (start, middle)]
+    return found
 
 
 class Source(Closing):
@@ -87,7 +132,7 @@ class Source(Closing):
     def wrong(self, message: str, row: int | None = None) -> InvalidRecordError:
         """Make an error about this file, or about a row of it."""
         where = self.name if row is None else f"{self.name}, {self.word} {row}"
-        return InvalidRecordError(f"{where}: {message}")
+        return InvalidRecordError(f"{where}: {message}", record_errors=() if row is None else ((row, message),))
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise `InvalidRecordError` if a column is missing, or two have the same name."""
