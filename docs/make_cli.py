@@ -52,8 +52,8 @@ For all commands:
   that ends in `_base64`.
 - Times are ISO 8601, in UTC if they have no zone (`2013-06-01`, `2013-06-01T12:00+02:00`), milliseconds since the
   epoch, or `-1h`, `-30m`, `-2d`.
-- The exit code is 0 for success, 1 for an error or damage, 2 for an invalid command line, 130 after Ctrl-C.
-  `dump --files` has the exit codes of Kafka's tool.
+- The exit code is 0 for success, 1 for an error or damage, 2 for an invalid command line, 3 if `ingest --rejects`
+  rejected rows and stored the others, 130 after Ctrl-C. `dump --files` has the exit codes of Kafka's tool.
 - An error is one line on standard error; with `--debug` it is a traceback, for a report.
 - On a terminal there are colours (not with `NO_COLOR`), and after a second the command's progress, with a bar if rich
   is installed (`pip install kstore[cli]`).
@@ -139,12 +139,20 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "partition. An error in a whole file, such as a missing column, is reported before anything is appended. A "
         "bad row ends the command, which prints how much was stored (`--check` reads all rows first). NaN and "
         "infinite numbers become null, with a warning. CSV, Parquet and Arrow need PyArrow: `pip install "
-        "kstore[arrow]`.",
+        "kstore[arrow]`. A second run appends everything again, except with `--once`, which loads each file once, or "
+        "`--txn`, which loads all files of a run once, by a name and a version. Such a load is there as a whole or "
+        "not at all, also after a crash. With `--rejects` rows that are refused are set aside, and do not end the "
+        "command.",
         "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:00\\n\"oolong, dark\",50.5,2013-06-01T11:01\\n' > teas.csv",
         "$ kstore ingest teas.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
         "$ kstore cat elsewhere/teas --format '%o %T %k %s\\n'",
         "$ printf 'tea,grams,at\\nassam,100,2013-06-01T11:02\\nsencha\\n' > more.csv",
         "$ kstore ingest teas.csv more.csv --to elsewhere --topic teas --key-column tea --timestamp-column at",
+        "$ kstore ingest teas.csv more.csv --to loaded --topic teas --once --rejects rejects.jsonl",
+        "$ cat rejects.jsonl",
+        "$ kstore ingest teas.csv more.csv --to loaded --topic teas --once --rejects rejects.jsonl",
+        "$ kstore ingest teas.csv --to loaded --topic daily --txn teas:20130601",
+        "$ kstore ingest teas.csv --to loaded --topic daily --txn teas:20130601",
     ),
     "export": (
         "Writes records with the given columns to a Parquet, Arrow, CSV or JSON lines file, which gets its name only "

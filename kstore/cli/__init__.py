@@ -1,7 +1,8 @@
 """The command line `kstore`: imports only the module of the subcommand, runs it, and prints an error as one line.
 
 Each subcommand is a module of `commands`, with `run(arguments) -> exit code`. Arguments are parsed by argparse: no
-other library starts faster. Exit codes: 0 for success, 2 for an invalid command line, 130 after Ctrl-C, 1 otherwise.
+other library starts faster. Exit codes: 0 for success, 2 for an invalid command line, 3 if `ingest` rejected rows,
+130 after Ctrl-C, 1 otherwise.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _ABOUT = """\
 Append a record to a topic for each row of CSV files (compressed or not), JSON lines, Parquet and Arrow files. The value
 is the row as a JSON object, or one column of it; the key selects the partition as in Kafka's producer. A missing topic
 is created. The settings that a store keeps for the topic are in force. All records are on the disk when the command
-ends. If a row is refused, the command ends and says what it has stored."""
+ends. If a row is refused, the command ends and says what it has stored; with --rejects it goes on without the row."""
 _EXAMPLES = """\
 In a CSV file an empty cell is null, and a column whose cells in the first rows are all numbers is written as numbers.
 Timestamps are ISO 8601 (in UTC unless they have a zone), numbers of --timestamp-unit, or the times and dates of Parquet
@@ -44,10 +44,20 @@ and Arrow; null is refused. In JSON lines, a field NAME_base64 is decoded and us
 PyArrow: pip install 'kstore[arrow]'; JSON lines are read faster if orjson is installed. Where kstore is not linked with
 libzstd (kstore --version), a zstd file is first unpacked into a temporary file.
 
+A second run appends everything again, except with --txn and --once. These stage the rows next to the store, in
+DIR.kstore-staging, and commit them together: all are there or none, also after a crash. --once commits file after file.
+It knows a file by its name, size and SHA-256 for each topic, whatever the options are; the topic
+__kstore_ingested_files lists the files.
+
+A rejected row is a JSON line with file, line or row, reason, and text or base64: the line, or the row as JSON. A file
+that is damaged or lacks a column still ends the command.
+
 examples:
   kstore ingest flights.csv.gz --to data --topic flights --key-column carrier --timestamp-column time_hour
   kstore ingest *.parquet --to data --topic events --partitions 8 --key-column user --value-column payload
   zcat log.jsonl.gz | kstore ingest - --format jsonl --to data --topic log --compression zstd
+  kstore ingest in/*.parquet --to data --topic events --once --rejects rejects.jsonl
+  kstore ingest day.csv --to data --topic events --txn daily-load:20261121
 """
 
 
@@ -420,13 +430,14 @@ def _parser() -> command_options.Parser:
         "--txn",
         type=_transaction,
         metavar="NAME:VERSION",
-        help="append all files at once, or nothing; and nothing if this or a later version of NAME was loaded before",
+        help="append all files together or nothing, and nothing if this or a later version of NAME was loaded before, "
+        "here or with kstore.spark",
     )
     kind.add_argument(
         "--once",
         action="store_true",
-        help="append each file at once, and skip files that were loaded into the topic before: with the same name "
-        "(without its directory), size and contents. A file that has changed is loaded as a new one, with all its rows",
+        help="append the rows of each file together, and skip files that were loaded into the topic before. A file "
+        "that has changed is loaded as a new one, with all its rows",
     )
     parser.add_argument(
         "--rejects",
