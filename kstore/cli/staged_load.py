@@ -6,10 +6,12 @@ job are leftovers of a killed one, or have been committed by the store's opening
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 
 from kstore.cli.sources.row_source import Rows
+from kstore.errors import KStoreError
 from kstore.spark.load_driver import discard
 from kstore.spark.staging import staging_directory
 from kstore.spark.task_attempt import Attempt, Topic
@@ -45,7 +47,8 @@ class StagedLoad:
         else:
             self._attempt.__exit__(kind, *rest)
         if kind is not None:
-            remove_leftovers(self._store)  # keeps those of a decided load
+            with contextlib.suppress(KStoreError):  # the next load does it
+                remove_leftovers(self._store)  # keeps those of a decided load
 
     def topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Topic:
         """Return what rows are added to: an existing topic, or one that the commit creates."""

@@ -234,6 +234,13 @@ def test_parquet_and_arrow_columns_are_taken_as_they_are(ingest: Ingest, tmp_pat
     ]
 
 
+def test_headers_in_several_row_groups_of_a_parquet_file_are_taken(ingest: Ingest, tmp_path: Path) -> None:
+    headers = pa.array([[(f"{n}", b"h")] for n in range(7)], pa.map_(pa.string(), pa.binary()))
+    pq.write_table(pa.table({"v": [f"{n}" for n in range(7)], "h": headers}), tmp_path / "a.parquet", row_group_size=4)
+    ingest(tmp_path / "a.parquet", "--value-column", "v", "--headers-column", "h")
+    assert [(r.value, r.headers) for r in ingest.records()] == [(b"%d" % n, ((f"{n}", b"h"),)) for n in range(7)]
+
+
 def test_whole_rows_of_every_type_become_json(ingest: Ingest, tmp_path: Path) -> None:
     columns = {
         "bool": pa.array([True, None]),

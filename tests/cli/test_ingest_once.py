@@ -16,7 +16,10 @@ import pytest
 import kstore
 from kstore.cli import ingested_files
 from kstore.cli.ingested_files import IngestedFiles, InputFile
+from kstore.cli.sources.row_source import Rows
+from kstore.cli.staged_load import StagedLoad
 from kstore.files import load_files
+from kstore.spark.task_attempt import Topic
 from kstore.tools.check.verify import verify
 from tests.support.ingesting import File, Ingest
 
@@ -180,6 +183,53 @@ def test_a_file_that_changes_while_it_is_read_is_not_loaded(
     assert [row["n"] for row in ingest.rows] == [1, 2]
 
 
+@pytest.mark.parametrize(("option", "count"), [("--once", 1), ("--txn=load:1", 0)])
+def test_an_interrupt_leaves_no_part_of_a_load_and_no_staged_files(
+    ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch, option: str, count: int
+) -> None:
+    paths = [file("a.jsonl", b'{"n":1}\n'), file("b.jsonl", b'{"n":2}\n' * 2)]
+    add = StagedLoad.add
+
+    def interrupted(load: StagedLoad, topic: Topic, rows: Rows) -> None:
+        add(load, topic, rows)
+        if rows.size == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(StagedLoad, "add", interrupted)
+    stored = "1 record before it was stored: t-0 offsets 0 to 0" if count else "nothing was stored"
+    assert ingest(*paths, option, code=130) == f"kstore ingest: interrupted; {stored}\n"
+    assert not any((ingest.root.parent / "data.kstore-staging").iterdir())
+    monkeypatch.undo()
+    ingest(*paths, option)
+    assert [row["n"] for row in ingest.rows] == [1, 2, 2]
+
+
+def test_a_load_that_fails_after_its_decision_keeps_its_files_for_the_next_run(
+    ingest: Ingest, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file("a.jsonl", b'{"n":1}\n')
+
+    def fails(*_: object) -> None:
+        raise kstore.StorageError(5, "no more", "disk")
+
+    monkeypatch.setattr("kstore.store.bulk_loads.place.take_in_locked", fails)
+    assert "a bulk load is decided and not finished (" in ingest(path, "--once", code=1)
+    monkeypatch.undo()
+    assert ingest(path, "--once") == f"{path}: skipped, as it was loaded before\n"
+    assert [row["n"] for row in ingest.rows] == [1]
+
+
+def test_a_restored_backup_knows_the_files_that_it_has(ingest: Ingest, file: File, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    first, second = file("a.jsonl", b'{"n":1}\n'), file("b.jsonl", b'{"n":2}\n')
+    ingest(first, "--once")
+    assert kstore.cli.main(["backup", str(ingest.root), "--to", str(tmp_path / "sent")]) == 0
+    assert kstore.cli.main(["restore", str(tmp_path / "sent"), str(tmp_path / "restored")]) == 0
+    ingest._capsys.readouterr()
+    restored = Ingest(tmp_path / "restored", ingest._capsys)
+    assert restored(first, second, "--once") == f"{first}: skipped, as it was loaded before\nt-0: offsets 1 to 1\n"
+
+
 def test_standard_input_and_pipes_are_refused_with_once(ingest: Ingest, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     assert "standard input has none; --txn takes it" in ingest("-", "--format", "jsonl", "--once", code=1)
@@ -240,18 +290,17 @@ def test_a_run_that_is_killed_at_a_commit_has_loaded_all_or_nothing(
 ) -> None:
     first = file("a.jsonl", b"".join(b'{"n":%d,"k":"%d"}\n' % (n, n) for n in range(100)))
     words = [first, file("b.jsonl", b'{"n":100,"k":"x"}\n'), option, "--partitions", 3, "--key-column", "k"]
-    for name in (load_files.COMMIT_FILE, load_files.LOADS_FILE):
-        for when in ("before", "after"):
-            command = [sys.executable, "-c", KILLED, when, name, load, *words, "--to", ingest.root, "--topic", "t"]
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-            assert done.returncode == -signal.SIGKILL, done.stderr
-            is_decided = (when, name) != ("before", load_files.COMMIT_FILE)
-            assert len(rows_of(ingest)) == stored[is_decided]
-            ingest(*words)
-            assert sorted(row["n"] for row in rows_of(ingest)) == list(range(101))
-            assert verify([ingest.root]).errors == 0
-            assert not any((ingest.root.parent / "data.kstore-staging").iterdir())
-            shutil.rmtree(ingest.root)
+    commit, loads = load_files.COMMIT_FILE, load_files.LOADS_FILE
+    for is_decided, when, name in ((False, "before", commit), (True, "after", commit), (True, "after", loads)):
+        command = [sys.executable, "-c", KILLED, when, name, load, *words, "--to", ingest.root, "--topic", "t"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert len(rows_of(ingest)) == stored[is_decided]
+        ingest(*words)
+        assert sorted(row["n"] for row in rows_of(ingest)) == list(range(101))
+        assert verify([ingest.root]).errors == 0
+        assert not any((ingest.root.parent / "data.kstore-staging").iterdir())
+        shutil.rmtree(ingest.root)
 
 
 def rows_of(ingest: Ingest) -> list[Any]:

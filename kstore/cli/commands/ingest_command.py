@@ -108,8 +108,17 @@ def _check(parsed: argparse.Namespace, mapping: row_source.Mapping) -> None:
             open_source(path, mapping, parsed.format, lambda _: None).close()
 
 
-def _opened(parsed: argparse.Namespace) -> Store:
-    return Store.open(parsed.to, config=command_options.given(parsed), background=False)
+@contextlib.contextmanager
+def _opened(parsed: argparse.Namespace) -> Iterator[Store]:
+    """Open the store, and close it; an error of the block comes before one of the close."""
+    store = Store.open(parsed.to, config=command_options.given(parsed), background=False)
+    try:
+        yield store
+    except BaseException:
+        with contextlib.suppress(KStoreError):
+            store.close()
+        raise
+    store.close()
 
 
 class _Piece(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -81,7 +82,12 @@ class Parquet(Source):
             columns = None if self.mapping.value is None else list(self.mapping.columns)
             if self._has_others:
                 batch_rows = min(batch_rows, _UNKNOWN_ROWS)
-            for batch in self._file.iter_batches(batch_size=batch_rows, columns=columns):
+            # PyArrow cannot join nested dictionaries of two row groups in one batch.
+            batches = (
+                self._file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=columns)
+                for group in range(meta.num_row_groups)
+            )
+            for batch in itertools.chain.from_iterable(batches):
                 for part in arrow_rows.cut(self, batch, first):
                     yield arrow_rows.rows_of(self, part, first)
                     first += part.num_rows
