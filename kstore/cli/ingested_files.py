@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import uuid
 from dataclasses import asdict, dataclass
 
 from kstore.errors import StorageError
+from kstore.files.checkpoint import format_topic_id
 from kstore.store.store import Store
 
 __all__ = ["SETTINGS", "TOPIC", "IngestedFiles", "InputFile"]
@@ -42,23 +44,26 @@ class InputFile:
         name = os.fsencode(os.path.basename(path)).decode(errors="backslashreplace")
         return cls(name, size, digest.hexdigest())
 
-    def record(self, topic: str, records: int) -> tuple[bytes, bytes]:
+    def record(self, topic: str, topic_id: uuid.UUID, records: int) -> tuple[bytes, bytes]:
         """Return the key and the value of the record that says that the file was loaded."""
-        value = {"topic": topic, **asdict(self), "records": records}
+        value = {"topic": topic, "topic_id": format_topic_id(topic_id), **asdict(self), "records": records}
         return f"{topic}/{self.file}".encode(), json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class IngestedFiles:
-    """The files that were loaded into one topic. Not thread-safe."""
+    """The files that were loaded into one topic. Not thread-safe.
 
-    def __init__(self, store: Store, topic: str) -> None:
+    The topic's id counts, not its name: a topic that was deleted and made anew has none of the files.
+    """
+
+    def __init__(self, store: Store, topic_id: uuid.UUID) -> None:
         """Read the records of the store. Raises `StorageError` if one of them is no such record."""
         self._files: set[InputFile] = set()
         if TOPIC in store.topics:
             for record in store.log(TOPIC, 0).read():
                 try:
                     found = json.loads(record.value or b"")
-                    if found["topic"] == topic:
+                    if found["topic_id"] == format_topic_id(topic_id):
                         self._files.add(InputFile(found["file"], found["size"], found["sha256"]))
                 except (ValueError, KeyError, TypeError):
                     what = f"the record at offset {record.offset} of {TOPIC} names no file that was loaded"

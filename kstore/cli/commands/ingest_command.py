@@ -26,7 +26,7 @@ from kstore.config import cautions
 from kstore.errors import ConfigError, KStoreError, StorageError
 from kstore.log.column_append import MAX_THREADS
 from kstore.store.bulk_loads.load_manifest import Transaction, check_transaction
-from kstore.store.store import Store, loads_of
+from kstore.store.store import Store, loads_of, partition_count
 
 __all__ = ["run"]
 
@@ -297,8 +297,10 @@ def _as_transaction(load: _Load, reading: _Reading, parsed: argparse.Namespace) 
 def _once(load: _Load, reading: _Reading, parsed: argparse.Namespace) -> None:
     """Load each file that was not loaded before."""
     _check_partitions(load.store, parsed)
+    partitions = partition_count(load.store, load.topic) or parsed.partitions or 1
+    topic_id = load.store.create_topic(load.topic, partitions, exist_ok=True)
     staged_load.remove_leftovers(load.store)
-    known = IngestedFiles(load.store, load.topic)
+    known = IngestedFiles(load.store, topic_id)
     wanted = []
     for path in parsed.files:
         state = _state(path)
@@ -321,7 +323,7 @@ def _once(load: _Load, reading: _Reading, parsed: argparse.Namespace) -> None:
             if _state(path) != state:
                 raise ConfigError(f"{path} has changed while it was read, and is not loaded")
             files = staged.topic(ingested_files.TOPIC, 1, ingested_files.SETTINGS)
-            staged.add_record(files, *file.record(load.topic, count))
+            staged.add_record(files, *file.record(load.topic, topic_id, count))
             staged.commit()
         load.add(spans)
 
@@ -331,12 +333,13 @@ def _stage(
 ) -> tuple[int, list[tuple[int, int] | None]]:
     """Stage the rows of files; return how many there are, and the ranges of their timestamps."""
     topic = staged.topic(load.topic, parsed.partitions or 1)
+    has_own_times = topic.log_config().message_timestamp_type == "CreateTime"
     count, spans = 0, []
     for piece in reading.sifted(reading.pieces(paths), load.store):
         with _named_errors(piece):
             staged.add(topic, piece.rows)
         count += piece.rows.size
-        if topic.log_config().message_timestamp_type == "CreateTime":
+        if has_own_times:
             spans.append(piece.rows.span)
     reading.sync()
     return count, spans
