@@ -114,10 +114,10 @@ def test_no_file_becomes_code() -> None:
 LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "shield", "sleep", "wait"}
 
 
-def test_nothing_is_served_and_only_backups_connect() -> None:
-    """obstore is the only library here that connects; only `optional` and backups import it."""
+def test_nothing_is_served_and_only_backups_and_schema_registries_are_connected_to() -> None:
+    """obstore and urllib are the only libraries here that connect."""
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
-    assert found == {"loops.py": {"asyncio"}}
+    assert found == {"loops.py": {"asyncio"}, "known_schemas.py": {"urllib.request"}}
     naming = [
         path
         for path in SOURCES

@@ -61,7 +61,7 @@ def decoded(
     while chunk := list(itertools.islice(waiting, size)):
         values = pa.array([record.value for _, _, record in chunk], pa.binary())
         if decoding is None:
-            decoding = decoder.bind(lambda values=values: values)  # type: ignore[misc]
+            decoding = decoder._bind(lambda values=values: values)  # type: ignore[misc]
             size = TOGETHER
         found = decoding.columns(values, decoding.names, str)
         texts = json_texts(found[VALUE])

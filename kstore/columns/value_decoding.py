@@ -111,7 +111,7 @@ class Decoding:
 class Decoder(Protocol):
     """How values are decoded: `JsonValues`, `AvroValues` or `ProtobufValues`."""
 
-    def bind(self, sample: Callable[[], Any]) -> Decoding:
+    def _bind(self, sample: Callable[[], Any]) -> Decoding:
         """Return the decoding for a table; `sample` returns some of its values as a binary array of PyArrow."""
 
 
@@ -131,7 +131,7 @@ class ChunkDecoder:
         """Return a record batch of columns of the log `place`."""
         if self._decoding is None:
             values = self._pa.record_batch(chunk).column(VALUE)
-            self._decoding = self._decoder.bind(lambda: values.slice(0, SAMPLED))
+            self._decoding = self._decoder._bind(lambda: values.slice(0, SAMPLED))
         return self._decoding.decode(chunk, place)
 
 

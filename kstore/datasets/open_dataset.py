@@ -150,7 +150,7 @@ def _table(source: TableSource, options: TableOptions, decode: Decoder | None) -
         fields = [field for field in fields if field.name != "timestamp_type"]
     if source.has_topics:
         fields.append(pa.field("topic", pa.string()))
-    decoding = None if decode is None else decode.bind(lambda: _sample(pa, source))
+    decoding = None if decode is None else decode._bind(lambda: _sample(pa, source))
     if decoding is not None:
         fields = decoding.fields_with(fields)
     return Table(source, pa.schema(fields), options, decoding)

@@ -68,7 +68,7 @@ class AvroValues:
         if schema is not None:
             self._schema = AvroSchema(schema if isinstance(schema, str) else json.dumps(schema))
 
-    def bind(self, sample: Callable[[], Any]) -> Decoding:
+    def _bind(self, sample: Callable[[], Any]) -> Decoding:
         """Return the decoding of a table whose first values `sample` returns."""
         schema = self._newest(sample()) if self._schema is None else self._schema
         return Decoding(AvroReader(self._known, schema), as_columns=self._columns, errors=self._errors)

@@ -75,7 +75,7 @@ class JsonValues:
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConfigError(f"values cannot be read from JSON by this schema: {error}") from None
 
-    def bind(self, sample: Callable[[], Any]) -> Decoding:
+    def _bind(self, sample: Callable[[], Any]) -> Decoding:
         """Return the decoding of a table whose first values `sample` returns."""
         schema = _inferred(sample()) if self._schema is None else self._schema
         return Decoding(JsonReader(schema), as_columns=self._columns, errors=self._errors)

@@ -6,9 +6,7 @@ import base64
 import json
 import os
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -88,6 +86,9 @@ class KnownSchemas:
         return Registered(text, tuple(seen.values()))
 
     def _asked(self, path: str) -> dict[str, Any]:
+        import urllib.error
+        import urllib.request
+
         request = urllib.request.Request(f"{self._url}{path}", headers=self._headers)
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:

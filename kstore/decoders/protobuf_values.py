@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from kstore.base import optional
 from kstore.columns.value_decoding import Decoded, Decoding, Errors, checked_errors, nullable
 from kstore.decoders.confluent_frame import framed
+from kstore.disk import fs
 from kstore.errors import ConfigError
 
 USER = "ProtobufValues"
+MOST_BYTES = 64 << 20  # of a descriptor's file
 VARINT = 10  # bytes of a varint at most
 END = (1 << 31) - 1  # of a slice: PyArrow 26 fails without it
 
@@ -39,7 +41,7 @@ class ProtobufValues:
     Raises:
         ConfigError: If ptars, Protobuf or PyArrow is not installed, an argument is invalid, or the descriptor does not
             have the message.
-        OSError: If the file cannot be read.
+        StorageError: If the file cannot be read.
         InvalidRecordError: In a scan with `errors="raise"`, if a value cannot be decoded.
 
     Example:
@@ -66,11 +68,10 @@ class ProtobufValues:
     ) -> None:
         self._columns, self._errors = bool(columns), checked_errors(errors)
         if not isinstance(descriptor, bytes):
-            with open(descriptor, "rb") as file:
-                descriptor = file.read()
+            descriptor = fs.read_file(descriptor, most_bytes=MOST_BYTES, follow=True)
         self._reader = ProtobufReader(descriptor, message)
 
-    def bind(self, sample: Callable[[], Any]) -> Decoding:
+    def _bind(self, sample: Callable[[], Any]) -> Decoding:
         """Return the decoding of a table; the descriptor says all."""
         return Decoding(self._reader, as_columns=self._columns, errors=self._errors)
 

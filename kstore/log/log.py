@@ -23,7 +23,6 @@ from kstore.codec.compression import LIBRARIES
 from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import new_secret
 from kstore.columns.column_input import ColumnInput
-from kstore.columns.value_decoding import ChunkDecoder, Decoder
 from kstore.config import cautions
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from kstore.base.loops import Turns
+    from kstore.columns.value_decoding import Decoder
     from kstore.config.keywords import LogSettings
     from kstore.log.async_flush import Flushers
     from kstore.log.async_stream import Stream
@@ -922,15 +922,18 @@ class Log(Closing):
             >>> table["offset"].to_pylist(), table["value"].to_pylist()
             ([0, 1, 2], [b'3 apples', b'1 pear', b'4 apples'])
             >>> fruit = kstore.JsonValues({"fruit": pyarrow.string()}, errors="raise")
-            >>> offset = log.append(b'{"fruit": "pear", "n": 2}').base_offset
+            >>> offset = log.append(b'{"fruit": "pear", "n": 2}')
             >>> log.read_columns(offset, columns=["value"], decode=fruit).to_pylist()
             [{'value': {'fruit': 'pear'}}]
         """
-        decoder = None if decode is None else ChunkDecoder(decode, columns, layout)
         wanted = column_options(columns, layout, threads, max_records, max_bytes, whole=True)
         options = read_options(offset, end_offset, start_timestamp, end_timestamp, isolation, durable)
-        chunk = read_chunk(self._view, options, wanted)
-        return chunk if decoder is None else decoder.decode(chunk, f"{self.topic}-{self.partition}")
+        if decode is None:
+            return read_chunk(self._view, options, wanted)
+        from kstore.columns.value_decoding import ChunkDecoder
+
+        decoder = ChunkDecoder(decode, columns, layout)
+        return decoder.decode(read_chunk(self._view, options, wanted), f"{self.topic}-{self.partition}")
 
     def iter_columns(
         self,

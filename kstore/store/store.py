@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
-from kstore.columns.value_decoding import ChunkDecoder, Decoder
 from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
 
     from kstore.base.loops import Turns
     from kstore.columns._columns import Columns
+    from kstore.columns.value_decoding import Decoder
     from kstore.config.keywords import LogSettings, StoreSettings
     from kstore.log.async_flush import Flushers
     from kstore.log.async_stream import Stream
@@ -908,10 +908,12 @@ class Store(Closing):
         """
         wanted = TopicRead(partitions, offsets, start_timestamp, end_timestamp)
         options = ColumnOptions(max_records, max_bytes, columns, layout, isolation, durable, threads)
-        decoder = None if decode is None else ChunkDecoder(decode, columns, layout)
+        if decode is None:
+            return self._reader.read_columns(topic, wanted, options)
+        from kstore.columns.value_decoding import ChunkDecoder
+
+        decoder = ChunkDecoder(decode, columns, layout)
         chunks = self._reader.read_columns(topic, wanted, options)
-        if decoder is None:
-            return chunks
         return ((number, decoder.decode(chunk, f"{topic}-{number}")) for number, chunk in chunks)
 
     def aread_columns(

@@ -77,7 +77,7 @@ def record(*fields: Any, name: str = "R") -> dict[str, Any]:
 
 def decoded(decoder: kstore.AvroValues, values: list[bytes | None]) -> tuple[list[Any], list[str | None]]:
     array = pa.array([b"before", *values], pa.binary()).slice(1)
-    found = decoder.bind(lambda: array).columns(array, ["value", "value_error"], str)
+    found = decoder._bind(lambda: array).columns(array, ["value", "value_error"], str)
     found["value"].validate(full=True)
     return found["value"].to_pylist(), found["value_error"].to_pylist()
 
@@ -164,12 +164,12 @@ def test_with_raise_a_bad_value_is_an_error_that_names_its_offset(root: Path) ->
 )  # fmt: skip
 def test_schemas_that_cannot_be_decoded_safely_are_refused(schema: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        kstore.AvroValues({}, schema=json.dumps(schema)).bind(lambda: pa.array([], pa.binary()))
+        kstore.AvroValues({}, schema=json.dumps(schema))._bind(lambda: pa.array([], pa.binary()))
 
 
 def test_without_a_known_schema_one_has_to_be_given() -> None:
     with pytest.raises(ConfigError, match=r"AvroValues\(schema=\.\.\.\) gives one"):
-        kstore.AvroValues({3: record("int")}).bind(lambda: pa.array([b"\0\0\0\0\4\2"], pa.binary()))
+        kstore.AvroValues({3: record("int")})._bind(lambda: pa.array([b"\0\0\0\0\4\2"], pa.binary()))
 
 
 MUTATED = framed(ORDER, ROW, 3)

@@ -76,7 +76,7 @@ ROW = {
 
 def decoded(values: list[bytes | None], message: str = "shop.Order") -> tuple[list[Any], list[str | None]]:
     array = pa.array([b"before", *values], pa.binary()).slice(1)
-    decoding = kstore.ProtobufValues(COMPILED, message).bind(lambda: array)
+    decoding = kstore.ProtobufValues(COMPILED, message)._bind(lambda: array)
     found = decoding.columns(array, ["value", "value_error"], str)
     found["value"].validate(full=True)
     return found["value"].to_pylist(), found["value_error"].to_pylist()

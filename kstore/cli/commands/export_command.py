@@ -180,7 +180,7 @@ def _decoding(place: command_paths.Place, parsed: argparse.Namespace, kind: str)
                 break
         return pa.concat_arrays(found)
 
-    return decoded_values.decoder(parsed.decode, as_columns=as_columns).bind(sample)
+    return decoded_values.decoder(parsed.decode, as_columns=as_columns)._bind(sample)
 
 
 def _decoded(pieces: Iterator[Piece], decoding: Decoding) -> Iterator[Piece]:
