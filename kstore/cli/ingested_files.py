@@ -65,7 +65,7 @@ class IngestedFiles:
                     found = json.loads(record.value or b"")
                     if found["topic_id"] == format_topic_id(topic_id):
                         self._files.add(InputFile(found["file"], found["size"], found["sha256"]))
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     what = f"the record at offset {record.offset} of {TOPIC} names no file that was loaded"
                     raise StorageError(5, what, store.log(TOPIC, 0).path) from None
         self._names = {each.file for each in self._files}

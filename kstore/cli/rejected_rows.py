@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kstore.base.closing import Closing
 from kstore.cli.sources import arrow_rows
 from kstore.cli.sources.json_lines import span_of
 from kstore.cli.sources.row_source import Refused, Rows, Source, find_refused
@@ -30,8 +31,11 @@ _START = b'{"file":'  # of each line
 _RECORD = re.compile(r"record [0-9]+: ")
 
 
-class RejectsFile:
-    """A file of JSON lines, which is created with its first line. Rows are added to a file of earlier runs."""
+class RejectsFile(Closing):
+    """A file of JSON lines, which is created with its first line. Rows are added to a file of earlier runs.
+
+    A context manager. Not thread-safe.
+    """
 
     def __init__(self, path: str, inputs: Iterable[str]) -> None:
         """Raise `ConfigError` if the path is one of the `inputs`, or of a file that has something else."""
@@ -69,6 +73,11 @@ class RejectsFile:
         if self._fd >= 0:
             os.fsync(self._fd)
             fs.sync_directory(os.path.dirname(os.path.abspath(self.path)))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _line(source: Source, refused: Refused) -> bytes:

@@ -283,26 +283,30 @@ sys.exit(cli.main(["ingest", *sys.argv[4:]]))
 
 
 @pytest.mark.parametrize(
-    ("option", "load", "stored"),
-    [("--txn=load:7", 1, (0, 101)), ("--once", 1, (0, 100)), ("--once", 2, (100, 101))],
-    ids=["txn", "once", "once, second file"],
+    ("option", "when", "name", "commit", "stored"),
+    [
+        ("--txn=load:7", "before", load_files.COMMIT_FILE, 1, 0),
+        ("--txn=load:7", "after", load_files.COMMIT_FILE, 1, 101),
+        ("--txn=load:7", "after", load_files.LOADS_FILE, 1, 101),
+        ("--once", "before", load_files.COMMIT_FILE, 1, 0),
+        ("--once", "after", load_files.COMMIT_FILE, 1, 100),
+        ("--once", "before", load_files.COMMIT_FILE, 2, 100),
+        ("--once", "after", load_files.LOADS_FILE, 2, 101),
+    ],
 )
 def test_a_run_that_is_killed_at_a_commit_has_loaded_all_or_nothing(
-    ingest: Ingest, file: File, option: str, load: int, stored: tuple[int, int]
+    ingest: Ingest, file: File, option: str, when: str, name: str, commit: int, stored: int
 ) -> None:
     first = file("a.jsonl", b"".join(b'{"n":%d,"k":"%d"}\n' % (n, n) for n in range(100)))
     words = [first, file("b.jsonl", b'{"n":100,"k":"x"}\n'), option, "--partitions", 3, "--key-column", "k"]
-    commit, loads = load_files.COMMIT_FILE, load_files.LOADS_FILE
-    for is_decided, when, name in ((False, "before", commit), (True, "after", commit), (True, "after", loads)):
-        command = [sys.executable, "-c", KILLED, when, name, load, *words, "--to", ingest.root, "--topic", "t"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert len(rows_of(ingest)) == stored[is_decided]
-        ingest(*words)
-        assert sorted(row["n"] for row in rows_of(ingest)) == list(range(101))
-        assert verify([ingest.root]).errors == 0
-        assert not any((ingest.root.parent / "data.kstore-staging").iterdir())
-        shutil.rmtree(ingest.root)
+    command = [sys.executable, "-c", KILLED, when, name, commit, *words, "--to", ingest.root, "--topic", "t"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(rows_of(ingest)) == stored
+    ingest(*words)
+    assert sorted(row["n"] for row in rows_of(ingest)) == list(range(101))
+    assert verify([ingest.root]).errors == 0
+    assert not any((ingest.root.parent / "data.kstore-staging").iterdir())
 
 
 def rows_of(ingest: Ingest) -> list[Any]:

@@ -64,31 +64,39 @@ examples:
 def run(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     mapping = _mapping(parsed)
-    rejects = None if parsed.rejects is None else RejectsFile(parsed.rejects, parsed.files)
-    _check(parsed, mapping)
-    total = sum(os.stat(path).st_size for path in parsed.files if path != "-")
-    with Progress("ingest", -1 if "-" in parsed.files else total) as bar:
-        reading = _Reading(parsed, mapping, bar.add, rejects)
-        if parsed.once or parsed.txn is not None:
-            with _opened(parsed) as store:
-                load = _Load(store, parsed.topic)
-                code = load.run(lambda: (_once if parsed.once else _as_transaction)(load, reading, parsed))
-        else:
-            if parsed.check:
-                reading.check(parsed.files)
-            pieces = reading.pieces(parsed.files)
-            first = next(pieces, None)
-            with _opened(parsed) as store:
-                _check_partitions(store, parsed)
-                if parsed.topic not in store.topics:
-                    store.create_topic(parsed.topic, parsed.partitions or 1)
-                load = _Load(store, parsed.topic)
-                pieces = pieces if first is None else itertools.chain([first], pieces)
-                code = load.run(lambda: _append(load, reading, pieces, parsed))
-    if code:
-        return code
-    load.tell(parsed, rejects)
-    return _REJECTED if rejects is not None and rejects.count else 0
+    with contextlib.ExitStack() as opened:
+        rejects = None
+        if parsed.rejects is not None:
+            rejects = opened.enter_context(RejectsFile(parsed.rejects, parsed.files))
+        _check(parsed, mapping)
+        total = sum(os.stat(path).st_size for path in parsed.files if path != "-")
+        with Progress("ingest", -1 if "-" in parsed.files else total) as bar:
+            load, code = _ingest(parsed, _Reading(parsed, mapping, bar.add, rejects))
+        if code:
+            return code
+        load.tell(parsed, rejects)
+        return _REJECTED if rejects is not None and rejects.count else 0
+
+
+def _ingest(parsed: argparse.Namespace, reading: _Reading) -> tuple[_Load, int]:
+    """Return what was loaded, and the exit code."""
+    pieces: Iterator[_Piece] = iter(())
+    is_load = parsed.once or parsed.txn is not None
+    if not is_load:
+        if parsed.check:
+            reading.check(parsed.files)
+        pieces = reading.pieces(parsed.files)
+        first = next(pieces, None)  # before the store is opened, so that an error leaves no store
+        pieces = pieces if first is None else itertools.chain([first], pieces)
+    with _opened(parsed) as store:
+        _check_partitions(store, parsed)
+        if is_load:
+            load = _Load(store, parsed.topic)
+            return load, load.run(lambda: (_once if parsed.once else _as_transaction)(load, reading, parsed))
+        if parsed.topic not in store.topics:
+            store.create_topic(parsed.topic, parsed.partitions or 1)
+        load = _Load(store, parsed.topic)
+        return load, load.run(lambda: _append(load, reading, pieces, parsed))
 
 
 def _check(parsed: argparse.Namespace, mapping: row_source.Mapping) -> None:
@@ -283,7 +291,6 @@ def _as_transaction(load: _Load, reading: _Reading, parsed: argparse.Namespace) 
         load.skipped += parsed.files
         load.notes.append(f"nothing is appended: {txn[0]}:{txn[1]}, or a later version, was loaded before")
         return
-    _check_partitions(load.store, parsed)
     if parsed.check:
         reading.check(parsed.files)
     staged_load.remove_leftovers(load.store)
@@ -296,7 +303,6 @@ def _as_transaction(load: _Load, reading: _Reading, parsed: argparse.Namespace) 
 
 def _once(load: _Load, reading: _Reading, parsed: argparse.Namespace) -> None:
     """Load each file that was not loaded before."""
-    _check_partitions(load.store, parsed)
     partitions = partition_count(load.store, load.topic) or parsed.partitions or 1
     topic_id = load.store.create_topic(load.topic, partitions, exist_ok=True)
     staged_load.remove_leftovers(load.store)
