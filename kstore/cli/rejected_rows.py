@@ -153,11 +153,11 @@ def _cut(rows: Rows, start: int, end: int) -> tuple[Any, Any, Any, Any]:
 
 
 def _without(rows: Rows, left_out: set[int]) -> Rows:
+    kept = [index for index in range(rows.size) if index not in left_out]
+
     def rest(column: Any) -> Any:
-        if isinstance(column, list):
-            return [item for index, item in enumerate(column) if index not in left_out]
-        return arrow_rows.without(column, left_out)
+        return [column[index] for index in kept] if isinstance(column, list) else arrow_rows.taken(column, kept)
 
     values, keys, times, headers = _columns(rows, rest)
     span = None if times is None else span_of(times) if isinstance(times, list) else arrow_rows.span_of(times)
-    return Rows(rows.first, rows.size - len(left_out), values, keys, times, headers, span)
+    return Rows(rows.first, len(kept), values, keys, times, headers, span)

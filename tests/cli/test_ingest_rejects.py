@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -204,6 +205,41 @@ def test_each_refused_row_is_found_and_few_are_looked_at_again(bad: set[int], co
     found = find_refused(count, error_of)
     assert [(index, error.args) for index, error in found] == [(n, (n,)) for n in sorted(bad) if n < count]
     assert asked <= 1 + 2 * 7 * len(found)
+
+
+def test_rejects_and_loads_of_json_lines_need_no_pyarrow(
+    sifted: Sifted, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = file("a.jsonl", b'{"n":1}\nx\n{"n":"%s"}\n{"n":2}\n' % (b"x" * 5000))
+    sifted(path, "--once", "-c", "message.max.bytes=1000", rejected=2)
+    assert [row["n"] for row in sifted.ingest.rows] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("times", "bad"),
+    [
+        (pa.array([5, -1, -2, None, 7]), [2, 3]),
+        (pa.array([5, -1, -2, None, 7]).cast(pa.timestamp("ms")), [2, 3]),
+        (pa.array([5, -1000, -999, None, 0]).cast(pa.timestamp("us")), [2, 3]),
+        (pa.array([5, -1, 3, None, 1 << 62]).cast(pa.timestamp("s")), [1, 3, 4]),
+        (pa.array([5, -1, 0, None, 7], pa.int32()).cast(pa.date32()), [1, 3]),
+        (pa.array(["5", "noon", "1970-01-01", None, "1e99"]), [1, 3, 4]),
+        (pa.array(["5", "x", "5", None, "x"]).dictionary_encode(), [1, 3, 4]),
+        (pa.array([1.5, -2.5, float("nan"), None, 7.0]), [1, 2, 3]),
+    ],
+    ids=str,
+)
+def test_times_that_no_record_can_have_go_to_the_file_whatever_their_type(
+    sifted: Sifted, tmp_path: Path, times: Any, bad: list[int]
+) -> None:
+    table = pa.table({"t": times, "n": range(5)})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as out, pa.ipc.new_file(out, table.schema) as to:
+        to.write_table(table)
+    sifted(tmp_path / "a.arrow", "--timestamp-column", "t", "--value-column", "n", rejected=len(bad))
+    assert [row["row"] - 1 for row in sifted.lines] == bad
+    assert all(row["reason"].startswith("column 't' is ") for row in sifted.lines)
+    assert [int(value or b"") for value in sifted.ingest.values] == [n for n in range(5) if n not in bad]
 
 
 # The file

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +14,7 @@ from kstore.cli.sources.timestamps import OUT_OF_RANGE, UNITS, milliseconds_of
 from kstore.columns import _arrow
 from kstore.errors import InvalidColumnError, InvalidRecordError
 
-__all__ = ["check_types", "cut", "rows_of", "span_of", "without"]
+__all__ = ["check_types", "cut", "rows_of", "span_of", "taken"]
 
 
 def _pyarrow() -> Any:
@@ -86,22 +85,50 @@ def rows_of(
     """
     if not source.mapping.sorts_out:
         return _rows(source, batch, first, numbers)
-    pa = _pyarrow()
     lines = range(first, first + batch.num_rows) if lines is None else lines
     try:
         rows = _rows(source, batch, first, numbers)
     except InvalidRecordError:
-        wrong = find_refused(
-            batch.num_rows, lambda start, end: _error_of(source, batch.slice(start, end - start), numbers)
+        wrong = _wrong_times(source, batch)
+        if not wrong:
+            found = find_refused(
+                batch.num_rows, lambda start, end: _error_of(source, batch.slice(start, end - start), numbers)
+            )
+            wrong = {index: str(error) for index, error in found}
+        texts = _texts(_taken(batch, sorted(wrong)), numbers)
+        new = (Refused(lines[index], wrong[index], text) for index, text in zip(sorted(wrong), texts, strict=True))
+        rest = [index for index in range(batch.num_rows) if index not in wrong]
+        return rows_of(
+            source,
+            _taken(batch, rest),
+            first,
+            numbers,
+            lines=[lines[index] for index in rest],
+            refused=sorted([*refused, *new], key=lambda row: row.number),
         )
-        bad = {index for index, _ in wrong}
-        refused = sorted(
-            [*refused, *(Refused(lines[index], _reason(error), _text(batch, index, numbers)) for index, error in wrong)]
-        )
-        batch = pa.RecordBatch.from_arrays([without(array, bad) for array in batch.columns], batch.schema.names)
-        lines = [line for index, line in enumerate(lines) if index not in bad]
-        rows = _rows(source, batch, first, numbers)
     return rows._replace(refused=tuple(refused), numbers=lines, text=lambda index: _text(batch, index, numbers))
+
+
+def _wrong_times(source: Source, batch: Any) -> dict[int, str]:
+    """Return why each row is refused whose timestamp is no time."""
+    pa, name = _pyarrow(), source.mapping.timestamp
+    if name is None:
+        return {}
+    array = batch.column(batch.schema.get_field_index(name))
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    is_moment = pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)
+    numbers, scale = _numbers(array) if is_moment else (array, Fraction(1))
+    wrong = {}
+    for index, value in enumerate(numbers.to_pylist()):
+        if is_moment and value is not None:
+            if (value < 0 and value * scale != -1) or value * scale >= 1 << 63:
+                wrong[index] = f"column {name!r} is {str(array[index].value)!r}: {OUT_OF_RANGE}"
+            continue
+        try:
+            milliseconds_of(value.decode() if isinstance(value, bytes) else value, name, source.mapping.unit)
+        except ValueError as error:
+            wrong[index] = str(error)
+    return wrong
 
 
 def _error_of(source: Source, batch: Any, numbers: frozenset[int]) -> InvalidRecordError | None:
@@ -112,24 +139,36 @@ def _error_of(source: Source, batch: Any, numbers: frozenset[int]) -> InvalidRec
     return None
 
 
-def _reason(error: Exception) -> str:
-    found = getattr(error, "record_errors", ())
-    return str(found[0][1] if found else error)
+def _texts(batch: Any, numbers: frozenset[int]) -> list[bytes | None]:
+    """Return the rows as JSON objects; None for a row that has none."""
+    try:
+        return list(json_rows.encode(batch, numbers).to_pylist())
+    except _pyarrow().ArrowException:
+        return [_text(batch, index, numbers) for index in range(batch.num_rows)]
 
 
 def _text(batch: Any, index: int, numbers: frozenset[int]) -> bytes | None:
-    """Return a row as a JSON object; None if it has none."""
     with contextlib.suppress(_pyarrow().ArrowException):
         found = json_rows.encode(batch.slice(index, 1), numbers)[0].as_py()
         return found if isinstance(found, bytes) else None
     return None
 
 
-def without(array: Any, left_out: Collection[int]) -> Any:
-    """Return an array without these rows. PyArrow's own functions for this do not take every type."""
-    borders = sorted([-1, *left_out, len(array)])
-    parts = [array.slice(start + 1, end - start - 1) for start, end in itertools.pairwise(borders) if end > start + 1]
-    return _pyarrow().concat_arrays(parts) if parts else array.slice(0, 0)
+def _taken(batch: Any, rows: list[int]) -> Any:
+    arrays = [taken(array, rows) for array in batch.columns]
+    return _pyarrow().RecordBatch.from_arrays(arrays, batch.schema.names)
+
+
+def taken(array: Any, rows: Sequence[int]) -> Any:
+    """Return these rows of an array, in order. PyArrow's own function for this does not take every type."""
+    parts: list[list[int]] = []
+    for row in rows:
+        if parts and parts[-1][1] == row:
+            parts[-1][1] += 1
+        else:
+            parts.append([row, row + 1])
+    slices = [array.slice(start, end - start) for start, end in parts]
+    return _pyarrow().concat_arrays(slices) if slices else array.slice(0, 0)
 
 
 def _rows(source: Source, batch: Any, first: int, numbers: frozenset[int]) -> Rows:
