@@ -23,6 +23,7 @@ from kstore.log import lateness
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.log_table import checked
+from kstore.log.reading._timestamp_lookup import first_at
 from kstore.log.reading.read_options import Isolation, wants_committed
 from kstore.store.catalog import segment_in
 from kstore.store.store import Store, partition_count
@@ -160,13 +161,16 @@ class TableSource:
         be in the interval, unless `max_lateness` or an earlier scan tells how old later ones can be.
         """
         start, end = span
+        least = -1
         if low > LONG_MIN:
-            found = log.offset_for_timestamp(low)
+            if max_lateness is not None:
+                least = lateness.start_by(log, low, max_lateness)
+            found = first_at(HostedLog(log).view, low, least)
             start = end if found is None else max(start, found.offset)
         if high == LONG_MAX or start >= end:
             return [Span(start, end)]
         if max_lateness is not None:
-            found_end = lateness.end_by(log, high + 1, max_lateness, MAX_LATENESS)
+            found_end = lateness.end_by(log, high + 1, max_lateness, MAX_LATENESS, least)
             end = end if found_end is None else min(end, found_end)
         return self.known_times(log).without_newer(log, Span(start, end), high)
 

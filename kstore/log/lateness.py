@@ -5,6 +5,7 @@ The promise lets an upper bound of time end a read. Where a record that is read 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from kstore.base import times
 from kstore.base.numbers import LONG_MAX, LONG_MIN
 from kstore.errors import InvalidTimestampError
+from kstore.log.hosted_log import HostedLog
+from kstore.log.reading._timestamp_lookup import first_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,12 +23,40 @@ if TYPE_CHECKING:
     from kstore.log.log import Log
 
 
-def end_by(log: Log, timestamp: int, most_ms: int, option: str) -> int | None:
+FEW_SEGMENTS = 16  # of which each tells its greatest time as fast
+
+
+def start_by(log: Log, timestamp: int, most_ms: int) -> int:
+    """Return an offset below which all records are before `timestamp`.
+
+    The promise tells it of the records before a segment from the segment's first batch, so few of many segments are
+    looked at. Without the promise each earlier segment has to tell its greatest timestamp.
+    """
+    view = HostedLog(log).view
+    view.refresh()
+    start = view.log_start_offset
+    bases = view.segments.bases
+    low = max(bisect_right(bases, start) - 1, 0)
+    high = len(bases) - 1 if len(bases) - low > FEW_SEGMENTS else low
+    while low < high:
+        middle = (low + high + 1) // 2
+        first = log.batch_table(bases[middle], end_offset=bases[middle] + 1)
+        # The time of a transaction's end is a clock's; an old format has no first timestamp in a header.
+        is_known = len(first) and first["magic"][0] == 2 and not first["is_control"][0]
+        if is_known and 0 <= int(first["max_timestamp"][0]) < timestamp - most_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return max(bases[low], start) if bases else start
+
+
+def end_by(log: Log, timestamp: int, most_ms: int, option: str, start: int = -1) -> int | None:
     """Return an offset from which on all records are at or after `timestamp`; None if none is known.
 
-    `option` is the name of the promise in errors. Raises `InvalidTimestampError` if the log's last batch breaks it.
+    All records below `start` are before `timestamp`. `option` is the name of the promise in errors. Raises
+    `InvalidTimestampError` if the log's last batch breaks it.
     """
-    first = log.offset_for_timestamp(min(timestamp + most_ms, LONG_MAX))
+    first = first_at(HostedLog(log).view, min(timestamp + most_ms, LONG_MAX), start)
     if first is None or log.batch_table(first.offset, end_offset=first.offset + 1)["is_control"].any():
         return None  # the end of a transaction: its time is a clock's, and says nothing of records
     # A record with a time in the future would end each scan, and nothing after it would be read and checked.

@@ -128,6 +128,16 @@ def test_a_first_plan_by_time_opens_each_earlier_segment_once(dataset: Any) -> N
     assert work.bytes_read <= MIDDLE * 512
 
 
+def test_with_a_promise_a_first_plan_by_time_opens_few_segments(root: Path) -> None:
+    dataset = kstore.dataset(root, "t", max_lateness=0)
+    condition = (PARTITION == 0) & (time(MIDDLE) <= TIME) & (time(MIDDLE + 3) > TIME)
+    found: list[Any] = []
+    work = work_of(lambda: found.extend(plan(dataset, condition)))
+    assert found == [(0, (MIDDLE, MIDDLE + 3))]
+    assert work.opened <= 4 * FEW
+    dataset._table.source._store.close()
+
+
 @pytest.mark.parametrize("record", [MIDDLE, MIDDLE // 2, 1])
 def test_the_next_plan_by_time_opens_few_files_whatever_its_time(dataset: Any, record: int) -> None:
     plan(dataset, time(MIDDLE) <= TIME)

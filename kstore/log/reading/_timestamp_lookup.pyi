@@ -36,9 +36,10 @@ class ActiveEnd:
     def published_bytes(self, base_offset: int) -> int:
         """Return the size of the segment with this base offset if it is the active one, else -1."""
 
-def first_at(view: View, timestamp: int | datetime) -> TimestampOffset | None:
+def first_at(view: View, timestamp: int | datetime, least_offset: int = -1) -> TimestampOffset | None:
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
     `timestamp` is as in `times.moment`. Unlike in Kafka, the search continues after the first candidate segment
-    (SEMANTICS 5.6). The greatest timestamps of the searched segments are saved for later searches.
+    (SEMANTICS 5.6). The greatest timestamps of the searched segments are saved for later searches. Records below
+    `least_offset` are left out.
     """

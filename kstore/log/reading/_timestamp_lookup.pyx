@@ -70,18 +70,19 @@ cdef class ActiveEnd:
         return -1
 
 
-cpdef object first_at(view: View, timestamp: int | datetime):  # type: TimestampOffset | None
+cpdef object first_at(view: View, timestamp: int | datetime, int64_t least_offset=-1):  # type: TimestampOffset | None
     """Find the lowest offset at or above the log start whose timestamp is at or after `timestamp` (SEMANTICS 5.5).
 
     `timestamp` is as in `times.moment`. Unlike in Kafka, the search continues after the first candidate segment
-    (SEMANTICS 5.6). The greatest timestamps of the searched segments are saved for later searches.
+    (SEMANTICS 5.6). The greatest timestamps of the searched segments are saved for later searches. Records below
+    `least_offset` are left out.
     """
     cdef int64_t wanted
     if type(timestamp) is not int or not -0x8000000000000000 <= timestamp <= 0x7fffffffffffffff:
         timestamp = times.moment("timestamp", timestamp)
     wanted = timestamp
-    answer = _near(view, wanted) if view.is_own else None
-    return steadily(_look, view, wanted, view=view) if answer is None else answer
+    answer = _near(view, wanted) if view.is_own and least_offset < 0 else None
+    return steadily(_look, view, wanted, least_offset, view=view) if answer is None else answer
 
 
 cdef object _near(view, int64_t timestamp):
@@ -124,12 +125,12 @@ cdef Py_ssize_t _first(segments, int64_t start, int64_t timestamp) except -1:
     return max(first, <Py_ssize_t> bisect_left(noted, timestamp)) if noted else first
 
 
-cpdef object _look(view, int64_t timestamp):
+cpdef object _look(view, int64_t timestamp, int64_t least_offset):
     cdef Py_ssize_t number, notes
     cdef int64_t largest
     cdef list found = None
     cdef tuple items
-    start = view.log_start_offset
+    start = max(view.log_start_offset, least_offset)
     segments = view.segments
     items = segments.items
     noted, answer = segments.maxima, None
