@@ -42,7 +42,7 @@ HOURS ?= 8
 # Two workers, a file at a time. tests/conftest.py says in which order.
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-spark test spark-versions quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs site plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
+.PHONY: help demo demo-spark test spark-versions engine-versions quick lint lint-workflows bench bench-all instructions instructions-keep soak fuzz docs site plain sanitize fuzz-keep leaks tsan jvm dist wheel wheels codecs clean
 
 help:
 	@echo 'make demo      pour 336,776 real flights into a log and look around in it'
@@ -50,6 +50,7 @@ help:
 	@echo 'make quick     ruff and the tests of the core: formats, files, logs, stores; for the inner loop'
 	@echo 'make test      lint, types, stubs, every test (at most $(TEST_MINUTES) minutes); TESTS=tests/log for a part'
 	@echo 'make spark-versions  the tests that run Spark, with PySpark $(SPARK_VERSIONS); they take minutes each'
+	@echo 'make engine-versions  the tests of datasets with $(ENGINE_VERSIONS)'
 	@echo 'make bench     the speed tables, with peers, written into bench/results; under 15 minutes'
 	@echo 'make bench-all the other tables (of both: BENCH="-k append" for a part, which is printed only)'
 	@echo 'make instructions  instructions of the hot paths beside the known ones (needs valgrind);'
@@ -112,6 +113,17 @@ spark-versions: $(SPARK_VERSIONS:%=build/spark/%/.created)
 		$(stopped) build/spark/$$version/bin/python -m pytest $(PARALLEL) -m 'spark and not kafka and not slow' \
 			-W 'ignore:unclosed <socket.socket:ResourceWarning' -o cache_dir=build/spark/$$version/cache $(TESTS) || exit 1; \
 	done
+
+# The tests of datasets with the minor versions of the engines before the newest.
+ENGINE_VERSIONS ?= duckdb==1.5.* polars==2.0.* pyarrow==25.*
+engine-versions: build/engines/.created
+	$(stopped) build/engines/bin/python -m pytest $(PARALLEL) -o cache_dir=build/engines/cache tests/datasets tests/decoders $(TESTS)
+
+build/engines/.created: | $(VENV)/.test-tools
+	$(BIN)/python -m venv --clear $(@D)
+	echo "import site; site.addsitedir('$(call purelib,$(BIN))')" >$(call purelib,$(@D)/bin)/kstore-tests.pth
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install $(ENGINE_VERSIONS:%='%')
+	@touch $@
 
 purelib = $$($(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 build/spark/%/.created: | $(VENV)/.test-tools

@@ -48,7 +48,7 @@ def dataset(
         source: A log directory or several, the directory of a partition, or an open `Store` or `Log`. Logs that the
             dataset opens itself are closed when it is garbage-collected.
         topic: A topic, several, a compiled regular expression that matches the whole name, or `None` for all topics but
-            Kafka's internal ones. New partitions, and new topics that match, are in the next scan.
+            internal ones, whose names begin with `__`. New partitions, and new topics that match, are in the next scan.
         decode: How values become a struct or columns: `JsonValues`, `AvroValues` or `ProtobufValues`.
         isolation: "read_uncommitted" or "read_committed".
         as_of: Read an earlier state: the records before the first one after this time (a `datetime` with a time zone),

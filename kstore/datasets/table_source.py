@@ -18,7 +18,6 @@ from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.datasets.known_times import KnownTimes
 from kstore.datasets.spans import Span
 from kstore.errors import ConfigError, KStoreError, UnknownTopicOrPartitionError
-from kstore.files import names
 from kstore.log import lateness
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
@@ -128,7 +127,7 @@ class TableSource:
             return chosen
         present = self._store.topics
         if chosen is None:
-            return tuple(topic for topic in present if topic not in names.INTERNAL_TOPICS)
+            return tuple(topic for topic in present if not topic.startswith("__"))
         return tuple(topic for topic in present if chosen.fullmatch(topic))
 
     def log(self, topic: str, number: int) -> Log:

@@ -34,6 +34,12 @@ T = 1_700_000_000_000
 COLUMNS = ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
 
 
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are returned piece by piece, too, as many rows are."""
+    monkeypatch.setattr(table_scan, "TOGETHER", 0)
+
+
 @pytest.fixture
 def root(root: Path) -> Path:
     """Two topics: `orders` of two partitions with 100 records, and `visits` of one with 10."""
@@ -77,6 +83,15 @@ def test_topics_are_one_or_several_or_a_pattern_or_all(root: Path) -> None:
     assert sorted(topics(["visits", "orders"])) == [("orders", 100), ("visits", 10)]
     assert topics(re.compile("v.*")) == [("visits", 10)]
     assert sorted(topics(None)) == [("orders", 100), ("visits", 10)]
+
+
+def test_all_topics_are_those_that_are_not_internal(root: Path) -> None:
+    with kstore.Store.open(root) as store:
+        for topic in ("__kstore_ingested_files", "_schemas"):
+            store.create_topic(topic)
+            store.append(topic, b"x")
+    assert set(kstore.dataset(root).to_table()["topic"].to_pylist()) == {"_schemas", "orders", "visits"}
+    assert kstore.dataset(root, "__kstore_ingested_files").count_rows() == 1
 
 
 def test_a_log_and_a_directory_of_a_partition_are_datasets(root: Path) -> None:
@@ -466,3 +481,14 @@ def test_a_missing_library_is_an_error_that_names_the_extra(
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=re.escape(says)):
         getattr(kstore, call)(root, "orders")
+
+
+def test_few_rows_are_one_batch(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = kstore.dataset(root)
+    whole = dataset.to_table()
+    assert sum(1 for _ in dataset.to_batches()) == 3
+    monkeypatch.setattr(table_scan, "TOGETHER", 110)
+    assert list(dataset.to_batches()) == whole.combine_chunks().to_batches()
+    assert list(dataset.to_batches(filter=pc.field("partition") == 9)) == []
+    monkeypatch.setattr(table_scan, "TOGETHER", 109)
+    assert sum(1 for _ in dataset.to_batches()) == 3

@@ -31,6 +31,12 @@ WAYS: list[dict[str, Any]] = [{}, {"max_lateness": LATENESS}, {"isolation": "rea
 Ends = dict[int, tuple[int, int]]
 
 
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are returned piece by piece, too, as many rows are."""
+    monkeypatch.setattr(table_scan, "TOGETHER", 0)
+
+
 class Condition(NamedTuple):
     """A condition as each engine writes it, and as Python does."""
 
