@@ -115,7 +115,7 @@ spark-versions: $(SPARK_VERSIONS:%=build/spark/%/.created)
 	done
 
 # The tests of datasets with the minor versions of the engines before the newest.
-ENGINE_VERSIONS ?= duckdb==1.5.* polars==2.0.* pyarrow==25.*
+ENGINE_VERSIONS ?= duckdb==1.5.* polars==2.0.* pyarrow==25.* pytz
 engine-versions: build/engines/.created
 	$(stopped) build/engines/bin/python -m pytest $(PARALLEL) -o cache_dir=build/engines/cache tests/datasets tests/decoders $(TESTS)
 
