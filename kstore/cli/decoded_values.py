@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from kstore.decoders.protobuf_values import ProtobufValues
 from kstore.errors import ConfigError, InvalidRecordError
 
 HELP = (
-    "decode values: json, or json:FILE with an object of names and Arrow types; avro:URL of a schema registry, or "
-    "avro:DIR with the topic _schemas; protobuf:FILE:MESSAGE, FILE from protoc --descriptor_set_out"
+    "decode values: json, or json:FILE with an object of names and Arrow types, like int64, double, string, bool and "
+    "'timestamp[ms, tz=UTC]'; avro:URL of a schema registry, or avro:DIR with the topic _schemas; "
+    "protobuf:FILE:MESSAGE, FILE from protoc --include_imports --descriptor_set_out"
 )
 TOGETHER = 500  # records that are decoded at a time
 TEMPORAL = ("timestamp", "date", "time", "duration", "decimal")  # types that become text
@@ -34,10 +36,13 @@ class DecodedRecord(NamedTuple):
     error: str | None
 
 
+JSON = "json"  # without a schema
+
+
 def decoder(text: str, *, as_columns: bool = False) -> Decoder:
     """Return the decoder that an option names, or raise `ConfigError`."""
     kind, colon, rest = text.partition(":")
-    if kind == "json":
+    if kind == JSON and (rest or not colon):
         return JsonValues(_schema(rest) if colon else None, columns=as_columns)
     if kind == "avro" and rest:
         return AvroValues(rest, columns=as_columns)
@@ -48,12 +53,36 @@ def decoder(text: str, *, as_columns: bool = False) -> Decoder:
 
 
 def decoded(
-    records: Iterable[tuple[str, int, Record]], decoder: Decoder, *, raises: bool
+    records: Iterable[tuple[str, int, Record]], how: str, *, raises: bool
 ) -> Iterator[tuple[str, int, DecodedRecord]]:
-    """Yield the records with their decoded values; the first thousand show a schema if the decoder has none.
+    """Yield the records with their values, decoded as the option `how` says; JSON without a schema stays as it is.
 
     If it `raises`, a value that does not fit is an `InvalidRecordError`.
     """
+    found = _json_of(records) if how == JSON else _by_schema(records, decoder(how))
+    for topic, partition, decoded in found:
+        if raises and decoded.error is not None:
+            raise InvalidRecordError(f"{topic}-{partition}, offset {decoded.record.offset}: {decoded.error}")
+        yield topic, partition, decoded
+
+
+def _json_of(records: Iterable[tuple[str, int, Record]]) -> Iterator[tuple[str, int, DecodedRecord]]:
+    for topic, partition, record in records:
+        text = error = None
+        try:
+            found = None if record.value is None else json.loads(record.value.decode())
+            if isinstance(found, dict):
+                text = json.dumps(_plain(found), ensure_ascii=False).encode("utf-8", "backslashreplace")
+            elif record.value is not None:
+                error = "no JSON object"
+        except (ValueError, RecursionError) as fault:
+            error = f"no JSON: {fault}"
+        yield topic, partition, DecodedRecord(record, text, error)
+
+
+def _by_schema(
+    records: Iterable[tuple[str, int, Record]], decoder: Decoder
+) -> Iterator[tuple[str, int, DecodedRecord]]:
     pa = optional.pyarrow("--decode")
     waiting = iter(records)
     decoding: Decoding | None = None
@@ -66,8 +95,6 @@ def decoded(
         found = decoding.columns(values, decoding.names, str)
         texts = json_texts(found[VALUE])
         for (topic, partition, record), text, error in zip(chunk, texts, found[VALUE_ERROR].to_pylist(), strict=True):
-            if raises and error is not None:
-                raise InvalidRecordError(f"{topic}-{partition}, offset {record.offset}: {error}")
             yield topic, partition, DecodedRecord(record, text, error)
 
 
@@ -92,9 +119,23 @@ def with_value(decoded: DecodedRecord) -> Record:
 
 def json_texts(array: Any) -> list[bytes | None]:
     """Return the JSON text of each value of an array: times, dates and decimals as text, bytes in base64."""
-    pa = optional.pyarrow("--decode")
-    rows = array.cast(_plain_type(pa, array.type)).to_pylist()
+    pa = optional.pyarrow("--decode", "compute")
+    rows = _with_texts(pa, array).to_pylist()
     return [None if row is None else json.dumps(_plain(row), ensure_ascii=False).encode() for row in rows]
+
+
+def _with_texts(pa: Any, array: Any) -> Any:
+    """Return the array with text for what JSON does not have; times in structs are ISO 8601 with a T."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        names = [kind.field(i).name for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(
+            [_with_texts(pa, each) for each in array.flatten()], names, mask=array.is_null()
+        )
+    texts = array.cast(_plain_type(pa, kind))
+    if pa.types.is_timestamp(kind):
+        return pa.compute.replace_substring(texts, " ", "T", max_replacements=1)
+    return texts
 
 
 def _plain_type(pa: Any, kind: Any) -> Any:
@@ -140,8 +181,9 @@ def _type(pa: Any, kind: Any, where: str) -> Any:
         return pa.struct([(name, _type(pa, one, f"{where}.{name}")) for name, one in kind.items()])
     if isinstance(kind, list) and len(kind) == 1:
         return pa.list_(_type(pa, kind[0], where))
+    zoned = re.fullmatch(r"timestamp\[(s|ms|us|ns), (?:tz=)?([\w/+:-]+)\]", kind) if isinstance(kind, str) else None
     try:
-        return pa.type_for_alias(kind)
+        return pa.timestamp(*zoned.groups()) if zoned else pa.type_for_alias(kind)
     except (ValueError, TypeError):
         raise ConfigError(
             f"{where} is {kind!r}; the name of an Arrow type, an object or a list of one is wanted"

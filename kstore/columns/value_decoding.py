@@ -66,9 +66,9 @@ class Decoding:
                 fields += [field, *self.fields]
             else:
                 fields.append(field)
-        names = [field.name for field in fields]
+        names = [field.name.casefold() for field in fields]
         for name in self.names:
-            if names.count(name) > 1:
+            if names.count(name.casefold()) > 1:  # DuckDB does not tell capitals from small letters
                 raise ConfigError(f"values have a field {name!r}, which is a column of records; leave columns=True out")
         return fields
 

@@ -11,6 +11,7 @@ from kstore.base import optional
 from kstore.columns.value_decoding import SAMPLED, Decoder
 from kstore.datasets.table_scan import Table
 from kstore.datasets.table_source import Source, TableOptions, TableSource, table_options
+from kstore.errors import ConfigError
 from kstore.log.reading.read_options import Isolation
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ def _table(source: TableSource, options: TableOptions, decode: Decoder | None) -
         fields = [field for field in fields if field.name != "timestamp_type"]
     if source.has_topics:
         fields.append(pa.field("topic", pa.string()))
+    if decode is not None and not hasattr(decode, "_bind"):
+        raise ConfigError(f"decode is {decode!r}; JsonValues, AvroValues or ProtobufValues is wanted")
     decoding = None if decode is None else decode._bind(lambda: _sample(pa, source))
     if decoding is not None:
         fields = decoding.fields_with(fields)

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from decimal import Context, Decimal
 from typing import Any
 
 from kstore.base import optional
 from kstore.errors import ConfigError
 
+LARGEST_FIXED = 1024  # bytes of a type of Arrow, whose nulls take as many
+DECIMAL = "kstore-decimal"
+LARGEST_DECIMAL = 32  # bytes: Arrow has up to 76 digits
 DEPTH = 64  # of nested types
 MOST_TYPES = 20_000  # in a schema, where each use of a name counts
 
 PRIMITIVE = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
+DIGITS = Context(prec=80)
 NUMBERS = ("int", "long", "float", "double")  # each takes the values of those before it
 
 
@@ -33,25 +38,26 @@ class AvroSchema:
         self._named: dict[str, Any] = {}
         try:
             for one in references:
-                avro.parse_schema(_without_uuids(json.loads(one)), named_schemas=self._named)
-            self.parsed: Any = avro.parse_schema(_without_uuids(json.loads(text)), named_schemas=self._named)
+                avro.parse_schema(_with_own_types(json.loads(one)), named_schemas=self._named)
+            self.parsed: Any = avro.parse_schema(_with_own_types(json.loads(text)), named_schemas=self._named)
+            self._types = 0
+            self._least_bytes(self.parsed, ())
+        except ConfigError:
+            raise
         except Exception as error:  # fastavro raises many kinds
             raise ConfigError(f"the Avro schema is invalid: {type(error).__name__}: {error}") from None
-        self._types = 0
-        self._least_bytes(self.parsed, ())
+        avro.read.LOGICAL_READERS[f"bytes-{DECIMAL}"] = avro.read.LOGICAL_READERS[f"fixed-{DECIMAL}"] = _decimal
         if not isinstance(self.parsed, dict) or self.parsed.get("type") != "record":
             raise ConfigError("the Avro schema of values is that of a record")
-
-    def only(self, names: Iterable[str]) -> Any:
-        """Return the parsed schema with these fields."""
-        wanted = set(names)
-        return {**self.parsed, "fields": [field for field in self.parsed["fields"] if field["name"] in wanted]}
 
     def arrow(self) -> Any:
         """Return the fields as a schema of PyArrow; all may be null."""
         pa = optional.pyarrow("AvroValues", extra="avro")
         fields = self.parsed["fields"]
-        return pa.schema([pa.field(field["name"], self._arrow(pa, field["type"], field["name"])) for field in fields])
+        try:
+            return pa.schema([pa.field(one["name"], self._arrow(pa, one["type"], one["name"])) for one in fields])
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigError(f"the Avro schema is invalid: {type(error).__name__}: {error}") from None
 
     def _resolved(self, schema: Any) -> Any:
         if isinstance(schema, str) and schema not in PRIMITIVE:
@@ -81,7 +87,10 @@ class AvroSchema:
                 raise ConfigError("the Avro schema has an array whose items have no byte")
             return 1
         if kind == "fixed":
-            return int(schema["size"])
+            size = schema["size"]
+            if not isinstance(size, int) or size < 0:
+                raise ConfigError(f"the Avro schema has a fixed of the size {size!r}")
+            return size
         if kind == "enum":
             return 1
         name = schema["name"]
@@ -102,7 +111,7 @@ class AvroSchema:
         if kind == "map":
             return pa.map_(pa.string(), self._arrow(pa, schema["values"], where))
         if kind == "fixed":
-            return pa.binary(schema["size"])
+            return pa.binary(schema["size"] if schema["size"] <= LARGEST_FIXED else -1)
         if kind in ("record", "error"):
             fields = schema["fields"]
             return pa.struct([(one["name"], self._arrow(pa, one["type"], f"{where}.{one['name']}")) for one in fields])
@@ -113,13 +122,21 @@ class AvroSchema:
         return plain[kind]
 
 
-def _without_uuids(schema: Any) -> Any:
-    """Return a schema whose UUIDs are texts, as in Arrow."""
+def _with_own_types(schema: Any) -> Any:
+    """Return a schema whose UUIDs are texts, as in Arrow, and whose decimals are read by `_decimal`."""
     if isinstance(schema, list):
-        return [_without_uuids(one) for one in schema]
+        return [_with_own_types(one) for one in schema]
     if isinstance(schema, dict):
-        return {name: _without_uuids(one) for name, one in schema.items() if (name, one) != ("logicalType", "uuid")}
+        own = {name: _with_own_types(one) for name, one in schema.items() if (name, one) != ("logicalType", "uuid")}
+        return {**own, "logicalType": DECIMAL} if own.get("logicalType") == "decimal" else own
     return schema
+
+
+def _decimal(data: bytes, schema: Any = None, reader_schema: Any = None) -> Decimal:
+    """Convert the bytes of a decimal; fastavro takes hours for some megabytes."""
+    if len(data) > LARGEST_DECIMAL:
+        raise ValueError(f"a decimal has {len(data)} bytes; Arrow has at most {LARGEST_DECIMAL}")
+    return Decimal(int.from_bytes(data, signed=True)).scaleb(-schema.get("scale", 0), DIGITS)
 
 
 def _branch(branches: list[Any], where: str) -> Any:
@@ -137,7 +154,7 @@ def _branch(branches: list[Any], where: str) -> Any:
 def _logical(pa: Any, schema: dict[str, Any]) -> Any:
     """Return the Arrow type of a logical type that fastavro converts; None for others."""
     kind, logical = schema["type"], str(schema.get("logicalType"))
-    if logical == "decimal" and kind in ("bytes", "fixed"):
+    if logical == DECIMAL and kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision", 0), schema.get("scale", 0)
         if isinstance(precision, int) and isinstance(scale, int) and 0 < precision <= 76 and 0 <= scale <= precision:
             return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)

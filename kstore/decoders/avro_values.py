@@ -22,7 +22,8 @@ class AvroValues:
 
     fastavro decodes each value by the schema that its frame names, and resolves it to one schema for all. Dates, times
     and decimals become Arrow's, an enum text, a map a map; a union becomes the type that takes all its values, so one
-    of several types other than numbers is refused. So are recursive schemas. Thread-safe.
+    of several types other than numbers is refused. So are recursive schemas. fastavro takes a negative number of an
+    enum's symbol or of a union's branch as one from the end. Thread-safe.
 
     Args:
         schemas: Where the schemas are: a mapping of their ids to Avro schemas (JSON text or objects), the URL of a
@@ -32,8 +33,7 @@ class AvroValues:
         columns: Each field becomes a column beside `value`, so that a query that needs two fields decodes two. Without
             it, `value` becomes a struct.
         errors: What becomes of a value that cannot be decoded. "null": its fields are null; the column `value_error`
-            says why. "raise": an error when it is read. Fields that a query skips are checked only if it asks for
-            `value_error`.
+            says why. "raise": an error when it is read.
 
     Raises:
         ConfigError: If fastavro or PyArrow is not installed, an argument is invalid, the registry does not answer, or
@@ -98,11 +98,11 @@ class AvroReader:
         is_null = ~values.is_valid().to_numpy(zero_copy_only=False)
         reasons: dict[int, str] = {}
         rows: list[dict[str, Any]] = [{}] * len(values)
-        only = self._schema.only(names)
+        wanted = self._schema.parsed
         for number, members in groups(frames.ids, np.flatnonzero(~is_null)).items():
             writer = self._writer(number)
-            # Without resolving, fastavro reads all fields faster than it skips some.
-            reader = None if isinstance(writer, AvroSchema) and writer.parsed == self._schema.parsed else only
+            # All fields are always read: what a field is may not depend on the others that are asked.
+            reader = None if isinstance(writer, AvroSchema) and writer.parsed == wanted else wanted
             for row in members.tolist():
                 if isinstance(writer, str):
                     reasons[row] = writer

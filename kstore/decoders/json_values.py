@@ -9,7 +9,8 @@ is still open can continue with `{`. So no two values make one object, and none 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,19 +25,29 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 32 << 20  # values are read in texts of at most this size
 BLOCK_BYTES = 1 << 20  # that a thread reads at a time
+MOST_GROUPS = 16  # of values with the same misfits that are read together
+DEEPEST = 64  # levels of a value from which a schema is inferred
 BLANK = b" \t\r\n"
+
+BRACKETS = re.compile(rb"[\[\]{}]")
+STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+Misfits = tuple[str, ...] | None
+"""The fields of a value that do not fit; None for a value that is no JSON."""
 
 
 class JsonValues:
     """Decodes values that are JSON objects, for `decode=`.
 
     PyArrow reads the JSON: fields that the schema does not name are skipped, and a field that a value lacks is null.
-    Numbers are refused for text and the reverse. Times are ISO 8601 texts. An object that names a field twice is
-    refused. Immutable and thread-safe.
+    Numbers are refused for text and the reverse. Timestamps are ISO 8601 texts with at most the digits of their unit. A
+    field that an object names twice is refused. Immutable and thread-safe.
 
     Args:
-        schema: The fields, as a `pyarrow.Schema` or what `pyarrow.schema` takes. Without it, PyArrow infers the fields
-            of the first 1,000 values when the dataset is opened; a field that is null in all of them is text.
+        schema: The fields, as a `pyarrow.Schema` or what `pyarrow.schema` takes: numbers, truth values, text, bytes,
+            decimals, timestamps, and lists and structs of these. Without it, PyArrow infers the fields of the first
+            1,000 values when the dataset is opened: fields that only later values have are left out, and times are
+            text.
         columns: Each field becomes a column beside `value`, so that a query that needs two fields decodes two. Without
             it, `value` becomes a struct.
         errors: What becomes of a value that does not fit the schema. "null": a field that does not fit is null, and so
@@ -44,7 +55,8 @@ class JsonValues:
             read.
 
     Raises:
-        ConfigError: If PyArrow is not installed, `errors` is unknown, or PyArrow cannot read a type from JSON.
+        ConfigError: If PyArrow is not installed, `errors` is unknown, or a type is not read from JSON. When a dataset
+            is opened without a schema: if no value shows one, or the values of a field have several types.
         InvalidRecordError: In a scan with `errors="raise"`, if a value does not fit.
 
     Example:
@@ -70,14 +82,12 @@ class JsonValues:
         self._schema = None
         if schema is not None:
             self._schema = nullable(pa, schema if isinstance(schema, pa.Schema) else pa.schema(schema))
-            try:
-                _objects(pa, b"{}", self._schema)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise ConfigError(f"values cannot be read from JSON by this schema: {error}") from None
+            for field in self._schema:
+                _check_type(pa, field.type, field.name)
 
     def _bind(self, sample: Callable[[], Any]) -> Decoding:
         """Return the decoding of a table whose first values `sample` returns."""
-        schema = _inferred(sample()) if self._schema is None else self._schema
+        schema = inferred_schema([sample()]) if self._schema is None else self._schema
         return Decoding(JsonReader(schema), as_columns=self._columns, errors=self._errors)
 
 
@@ -104,44 +114,79 @@ class JsonReader:
         return Decoded(arrays, reasons, is_null)
 
     def _part(
-        self, values: Any, schema: Any, rows: NDArray[np.intp], reasons: dict[int, str], is_null: NDArray[np.bool_]
+        self,
+        values: Any,
+        schema: Any,
+        rows: NDArray[np.intp],
+        reasons: dict[int, str],
+        is_null: NDArray[np.bool_],
+        known: list[Misfits] | None = None,
     ) -> list[Any]:
-        """Return the columns of values of the given rows; note what is wrong with them."""
+        """Return the columns of values of the given rows; note what is wrong with them.
+
+        `known` says what is known to be wrong with each, if that has been found out.
+        """
+        if not len(values) or not len(schema):
+            return [self._pa.nulls(len(values), field.type) for field in schema]
         read = _columns(self._pa, values, schema)
         if not isinstance(read, str):
             return read
-        misfits = [_misfits(self._pa, value.as_py(), schema) for value in values]
-        groups = {found: [i for i, other in enumerate(misfits) if other == found] for found in set(misfits)}
-        if len(groups) == 1 and not misfits[0]:  # nothing is known: look for the refused values by halves
-            if len(values) == 1:
-                return self._one(values, schema, int(rows[0]), reasons, is_null)
-            middle = len(values) // 2
-            halves = (values.slice(0, middle), rows[:middle]), (values.slice(middle), rows[middle:])
-            return self._joined([self._part(half, schema, at, reasons, is_null) for half, at in halves])
-        return self._grouped(values, schema, groups, rows, reasons, is_null)
+        if known is None:
+            known = [_misfits(self._pa, value.as_py(), schema) for value in values]
+        groups: dict[Misfits, list[int]] = {}
+        for i, misfits in enumerate(known):
+            groups.setdefault(misfits, []).append(i)
+        if len(groups) > 1 or known[0]:
+            return self._grouped(values, schema, groups, rows, reasons, is_null)
+        # Nothing is known: look for the refused values by halves.
+        if len(values) == 1:
+            return self._one(values, schema, int(rows[0]), reasons, is_null)
+        middle = len(values) // 2
+        halves = [(0, middle), (middle, len(values))]
+        return self._joined(
+            [self._part(values.slice(a, b - a), schema, rows[a:b], reasons, is_null, known[a:b]) for a, b in halves]
+        )
 
     def _grouped(
         self,
         values: Any,
         schema: Any,
-        groups: dict[tuple[str, ...] | None, list[int]],
+        groups: dict[Misfits, list[int]],
         rows: NDArray[np.intp],
         reasons: dict[int, str],
         is_null: NDArray[np.bool_],
     ) -> list[Any]:
-        """Read the values of each group without the fields that do not fit in it."""
-        pa, found, order = self._pa, [], []
-        for known, members in groups.items():
-            misfits = known or ()
-            fitting = pa.schema([field for field in schema if field.name not in misfits])
+        """Read values without the fields that do not fit: those of each group together, or field by field."""
+        pa = self._pa
+        for misfits, members in groups.items():
             for i in members if misfits else ():
-                reasons[int(rows[i])] = "; ".join(f"{name} is no {schema.field(name).type}" for name in misfits)
-            part = values.take(pa.array(members))
-            read = dict(zip(fitting.names, self._part(part, fitting, rows[members], reasons, is_null), strict=True))
-            found.append([read.get(field.name, pa.nulls(len(members), field.type)) for field in schema])
-            order += members
-        places = pa.array(np.argsort(order))
-        return [array.take(places) for array in self._joined(found)]
+                reasons[int(rows[i])] = "; ".join(f"{name} is no {schema.field(name).type}" for name in misfits or ())
+        sets: list[tuple[Any, list[int], Misfits]]
+        if len(groups) <= MOST_GROUPS:
+            sets = [
+                (pa.schema([field for field in schema if field.name not in (misfits or ())]), members, misfits and ())
+                for misfits, members in groups.items()
+            ]
+        else:
+            sets = [(schema, groups.pop(None), None)] if None in groups else []
+            for field in schema:
+                fitting = [
+                    i for misfits, members in groups.items() if field.name not in (misfits or ()) for i in members
+                ]
+                sets.append((pa.schema([field]), sorted(fitting), ()))
+        found: dict[str, list[Any]] = {field.name: [pa.nulls(0, field.type)] for field in schema}
+        places = {name: np.full(len(values), -1, np.int64) for name in found}
+        filled = dict.fromkeys(found, 0)
+        for fitting_schema, members, known in sets:
+            part = values.take(pa.array(members, pa.int64()))
+            read = self._part(part, fitting_schema, rows[members], reasons, is_null, [known] * len(members))
+            for name, array in zip(fitting_schema.names, read, strict=True):
+                found[name].append(array)
+                places[name][members] = np.arange(filled[name], filled[name] + len(members))
+                filled[name] += len(members)
+        return [
+            pa.concat_arrays(found[name]).take(pa.array(places[name], mask=places[name] < 0)) for name in schema.names
+        ]
 
     def _one(self, value: Any, schema: Any, row: int, reasons: dict[int, str], is_null: NDArray[np.bool_]) -> list[Any]:
         pa = self._pa
@@ -229,11 +274,17 @@ def _objects(pa: Any, text: Any, schema: Any, count: int = 1) -> Any:
     block = len(text) + 1
     if schema is None:
         parsing = pa.json.ParseOptions()
-    elif len(text) > BLOCK_BYTES and np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")) == count - 1:
+    elif len(text) > BLOCK_BYTES and _has_short_lines(np.frombuffer(text, np.uint8), count):
         block = BLOCK_BYTES  # each block ends at a newline, which stands between values only
     reading = pa.json.ReadOptions(use_threads=block == BLOCK_BYTES, block_size=block)
     source = text if isinstance(text, pa.Buffer) else pa.py_buffer(text)
     return pa.json.read_json(pa.BufferReader(source), parse_options=parsing, read_options=reading)
+
+
+def _has_short_lines(text: NDArray[np.uint8], count: int) -> bool:
+    """Return whether a text of so many values has a line for each, and each fits into a block."""
+    ends = np.flatnonzero((text == ord("\n")) | (text == ord("\r")))
+    return len(ends) == count - 1 and int(np.diff(ends, prepend=-1, append=len(text)).max()) < BLOCK_BYTES
 
 
 def _places(pa: Any, count: int, rows: NDArray[np.intp]) -> Any:
@@ -245,7 +296,7 @@ def _places(pa: Any, count: int, rows: NDArray[np.intp]) -> Any:
     return pa.array(places, mask=is_missing)
 
 
-def _misfits(pa: Any, value: bytes, schema: Any) -> tuple[str, ...] | None:
+def _misfits(pa: Any, value: bytes, schema: Any) -> Misfits:
     """Return the fields of which it is sure that PyArrow refuses them, of another kind; None for no JSON."""
     try:
         found = json.loads(value)
@@ -276,20 +327,38 @@ def _is_misfit(pa: Any, value: Any, field: Any) -> bool:
 # A schema from values.
 
 
-def _inferred(values: Any) -> Any:
-    """Return the schema that PyArrow infers from values; those that are no JSON objects are left out."""
+def inferred_schema(arrays: Iterable[Any]) -> Any:
+    """Return the schema that PyArrow infers from values; those that are no JSON objects are left out.
+
+    Times are text, and so are fields that are always null. Raises `ConfigError` if no value shows a field, or if a
+    field has values of several types.
+    """
     pa = optional.pyarrow("JsonValues", "json")
-    bad = unreadable(pa, values)
-    texts = [value.as_py() for row, value in enumerate(values) if value.is_valid and row not in bad]
-    schemas = list(_schemas(pa, texts))
-    fields = (
-        [_texts_for_nulls(pa, field) for field in pa.unify_schemas(schemas, promote_options="permissive")]
-        if schemas
-        else []
-    )
+    found: Any = pa.schema([])
+    for values in arrays:
+        bad = unreadable(pa, values)
+        texts = [value.as_py() for row, value in enumerate(values) if value.is_valid and row not in bad]
+        for schema in _schemas(pa, [text for text in texts if not is_deep(text)]):
+            try:
+                found = pa.unify_schemas([found, schema], promote_options="permissive")
+            except pa.ArrowException as error:
+                raise ConfigError(f"values have no common schema, so one is to be given: {error}") from None
+    fields = [field for field in (_settled(pa, field) for field in found) if field is not None]
     if not fields:
-        raise ConfigError("no value shows the fields of JSON objects; JsonValues(schema) names them")
+        raise ConfigError("no value shows the fields of JSON objects, so a schema is to be given")
     return nullable(pa, pa.schema(fields))
+
+
+def is_deep(text: bytes) -> bool:
+    """Return whether JSON has more levels than PyArrow's inference, which is recursive, may be given."""
+    depth = 0
+    if text.count(b"[") + text.count(b"{") <= DEEPEST:
+        return False
+    for sign in BRACKETS.findall(STRINGS.sub(b"", text)):
+        depth += 1 if sign in b"[{" else -1
+        if depth > DEEPEST:
+            return True
+    return False
 
 
 def _schemas(pa: Any, texts: list[bytes]) -> Iterator[Any]:
@@ -305,12 +374,36 @@ def _schemas(pa: Any, texts: list[bytes]) -> Iterator[Any]:
             yield from _schemas(pa, texts[middle:])
 
 
-def _texts_for_nulls(pa: Any, field: Any) -> Any:
+def _settled(pa: Any, field: Any) -> Any:
+    """Return the field with text for times and nulls; None if it is of objects without a field."""
     kind = field.type
-    if pa.types.is_null(kind):
+    if pa.types.is_null(kind) or pa.types.is_timestamp(kind):
         kind = pa.string()
     elif pa.types.is_struct(kind):
-        kind = pa.struct([_texts_for_nulls(pa, kind.field(i)) for i in range(kind.num_fields)])
+        inner = [_settled(pa, kind.field(i)) for i in range(kind.num_fields)]
+        kept = [each for each in inner if each is not None]
+        if not kept:
+            return None
+        kind = pa.struct(kept)
     elif pa.types.is_list(kind):
-        kind = pa.list_(_texts_for_nulls(pa, kind.value_field))
+        item = _settled(pa, kind.value_field)
+        if item is None:
+            return None
+        kind = pa.list_(item)
     return pa.field(field.name, kind)
+
+
+def _check_type(pa: Any, kind: Any, name: str) -> None:
+    """Raise `ConfigError` for a type that PyArrow does not read from JSON, or as a number instead of text."""
+    types = pa.types
+    if types.is_struct(kind):
+        for i in range(kind.num_fields):
+            _check_type(pa, kind.field(i).type, f"{name}.{kind.field(i).name}")
+    elif types.is_list(kind) or types.is_large_list(kind):
+        _check_type(pa, kind.value_type, name)
+    elif not (
+        types.is_boolean(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+        or types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+        or types.is_timestamp(kind) or types.is_decimal(kind)
+    ):  # fmt: skip
+        raise ConfigError(f"the field {name} is of type {kind}, which is not read from JSON; text and timestamps are")

@@ -18,6 +18,8 @@ from kstore.errors import ConfigError
 USER = "ProtobufValues"
 MOST_BYTES = 64 << 20  # of a descriptor's file
 VARINT = 10  # bytes of a varint at most
+GROUP = 3  # the wire type that begins a group
+MOST_GROUPS = 1000  # beginnings of groups in a message that is not checked
 END = (1 << 31) - 1  # of a slice: PyArrow 26 fails without it
 
 
@@ -26,7 +28,7 @@ class ProtobufValues:
 
     A value that begins with a byte 0, as no message does, has the frame of Confluent's serializers, which is dropped:
     the id of a schema and the place of the message in its file, which must be that of `message` in the descriptor.
-    Fields become Arrow's types, an enum a text (its number if the descriptor does not have it), a time nanoseconds in
+    Fields become Arrow's types, an enum a text (its number if the descriptor does not have it), a time microseconds in
     UTC; a message within itself stays binary. A field that a message lacks has Protobuf's default. Thread-safe.
 
     Args:
@@ -34,9 +36,8 @@ class ProtobufValues:
         message: The full name of the message, as "shop.Order".
         columns: Each field becomes a column beside `value`, so that a query that needs two fields decodes two. Without
             it, `value` becomes a struct.
-        errors: What becomes of a value that cannot be decoded. "null": its fields are null; the column `value_error`
-            says why. "raise": an error when it is read. Fields that a query skips are checked only if it asks for
-            `value_error`.
+        errors: What becomes of a value that cannot be decoded. "null": a field that cannot be decoded is null, and so
+            are all fields of a damaged message; the column `value_error` says why. "raise": an error when it is read.
 
     Raises:
         ConfigError: If ptars, Protobuf or PyArrow is not installed, an argument is invalid, or the descriptor does not
@@ -83,6 +84,7 @@ class ProtobufReader:
         self._pa = optional.pyarrow(USER, "compute", extra="protobuf")
         self._descriptor, self._message = descriptor, message
         self._handlers: dict[tuple[str, ...], Any] = {}
+        self._checked: Any = None
         whole, self._path = _handler(descriptor, message, None)
         self.schema = nullable(self._pa, whole.schema())
 
@@ -92,17 +94,18 @@ class ProtobufReader:
         reasons: dict[int, str] = {}
         present = np.flatnonzero(~is_null)
         rows, messages = self._messages(values, present, reasons)
-        parts = self._parts(messages, rows, self._handler(tuple(names)), reasons)
-        is_null[list(reasons)] = True
-        sound = np.array([row for part, _ in parts for row in part], np.int64)
+        if len(messages) and int(pa.compute.max(pa.compute.binary_length(messages)).as_py()) > MOST_GROUPS:
+            rows, messages = self._shallow(messages, rows, reasons)
+        parts = self._parts(messages, rows, tuple(names), reasons)
+        order = np.array([row for part, _ in parts for row in part], np.int64)
+        is_null[list(set(reasons) - set(order.tolist()))] = True
         places = np.zeros(len(values), np.int64)
-        places[sound] = np.arange(len(sound))
+        places[order] = np.arange(len(order))
         indices = pa.array(places, mask=is_null)
         columns = {}
         for name in names:
-            field = self.schema.field(name)
-            found = [batch.column(batch.schema.get_field_index(name)).cast(field.type) for _, batch in parts]
-            columns[name] = pa.concat_arrays([pa.nulls(0, field.type), *found]).take(indices)
+            kind = self.schema.field(name).type
+            columns[name] = pa.concat_arrays([pa.nulls(0, kind), *(part[name] for _, part in parts)]).take(indices)
         return Decoded(columns, reasons, is_null)
 
     def _handler(self, names: tuple[str, ...]) -> Any:
@@ -110,6 +113,24 @@ class ProtobufReader:
         if names not in self._handlers:
             self._handlers[names] = _handler(self._descriptor, self._message, names)[0]
         return self._handlers[names]
+
+    def _shallow(self, messages: Any, rows: NDArray[np.intp], reasons: dict[int, str]) -> tuple[NDArray[np.intp], Any]:
+        """Return the messages without those of deeply nested groups, on which ptars would use up the stack."""
+        if self._checked is None:
+            self._checked = _checked_class(self._descriptor, self._message)
+        kept = []
+        for i, message in enumerate(messages):
+            value = message.as_py()
+            if len(value) > MOST_GROUPS and np.count_nonzero(np.frombuffer(value, np.uint8) & 7 == GROUP) > MOST_GROUPS:
+                try:
+                    self._checked.FromString(value)
+                except optional.protobuf(USER, "message").DecodeError as error:
+                    reasons[int(rows[i])] = str(error)
+                    continue
+            kept.append(i)
+        return rows[kept], messages if len(kept) == len(messages) else messages.take(
+            self._pa.array(kept, self._pa.int64())
+        )
 
     def _messages(self, values: Any, rows: NDArray[np.intp], reasons: dict[int, str]) -> tuple[NDArray[np.intp], Any]:
         """Return the messages of some rows without their frames, and in which rows they are."""
@@ -136,22 +157,51 @@ class ProtobufReader:
         return np.concatenate(places), pa.concat_arrays(found)
 
     def _parts(
-        self, messages: Any, rows: NDArray[np.intp], handler: Any, reasons: dict[int, str]
-    ) -> list[tuple[list[int], Any]]:
-        """Return the rows of sound messages with a record batch of them; halves what is refused as a whole."""
+        self, messages: Any, rows: NDArray[np.intp], names: tuple[str, ...], reasons: dict[int, str]
+    ) -> list[tuple[list[int], dict[str, Any]]]:
+        """Return rows with the columns of their messages; halves what is refused as a whole."""
         if not len(messages):
             return []
-        try:
-            return [(rows.tolist(), handler.array_to_record_batch(messages))]
-        except ValueError as error:
-            if len(messages) == 1:
-                reasons[int(rows[0])] = str(error).removeprefix("failed to decode Protobuf message: ")
-                return []
+        found = self._columns(messages, names)
+        if not isinstance(found, str):
+            return [(rows.tolist(), found)]
+        if len(messages) == 1:
+            return self._one(messages, int(rows[0]), names, reasons)
         middle = len(messages) // 2
         return [
-            *self._parts(messages.slice(0, middle), rows[:middle], handler, reasons),
-            *self._parts(messages.slice(middle), rows[middle:], handler, reasons),
+            *self._parts(messages.slice(0, middle), rows[:middle], names, reasons),
+            *self._parts(messages.slice(middle), rows[middle:], names, reasons),
         ]
+
+    def _one(
+        self, message: Any, row: int, names: tuple[str, ...], reasons: dict[int, str]
+    ) -> list[tuple[list[int], dict[str, Any]]]:
+        """Return the fields of a message that can be decoded: what a field is does not depend on the others."""
+        malformed = self._columns(message, ())
+        if isinstance(malformed, str):
+            reasons[row] = malformed
+            return []
+        columns, wrong = {}, []
+        for name in names:
+            found = self._columns(message, (name,))
+            wrong += [f"{name}: {found}"] if isinstance(found, str) else []
+            columns[name] = self._pa.nulls(1, self.schema.field(name).type) if isinstance(found, str) else found[name]
+        if wrong:
+            reasons[row] = "; ".join(wrong)
+        return [([row], columns)]
+
+    def _columns(self, messages: Any, names: tuple[str, ...]) -> dict[str, Any] | str:
+        """Return these fields of the messages, or why ptars refuses them."""
+        try:
+            batch = self._handler(names).array_to_record_batch(messages)
+        except ValueError as error:
+            return str(error).removeprefix("failed to decode Protobuf message: ")
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, for some lengths; no Exception
+                raise
+            return str(error)
+        arrays = {name: batch.column(batch.schema.get_field_index(name)) for name in names}
+        return {name: array.cast(self.schema.field(name).type) for name, array in arrays.items()}
 
 
 def _handler(descriptor: bytes, message: str, names: tuple[str, ...] | None) -> tuple[Any, tuple[int, ...]]:
@@ -178,11 +228,30 @@ def _handler(descriptor: bytes, message: str, names: tuple[str, ...] | None) -> 
             pool.AddSerializedFile(file.SerializeToString())
         kind = pool.FindMessageTypeByName(message)
         config = ptars.PtarsConfig(
-            enum_repr="string", list_nullable=True, map_nullable=True, list_value_nullable=True, map_value_nullable=True
+            timestamp_unit="us",
+            duration_unit="us",
+            enum_repr="string",
+            list_nullable=True,
+            map_nullable=True,
+            list_value_nullable=True,
+            map_value_nullable=True,
         )
         return ptars.HandlerPool([kind.file], config).get_for_message(kind), path
     except (TypeError, KeyError, ValueError) as error:
         raise ConfigError(f"the Protobuf descriptor is invalid (protoc needs --include_imports): {error}") from None
+
+
+def _checked_class(descriptor: bytes, message: str) -> Any:
+    """Return Google's class of a message, which refuses groups of more than 100 levels; text is not checked."""
+    files = optional.protobuf(USER, "descriptor_pb2").FileDescriptorSet.FromString(descriptor)
+    pool = optional.protobuf(USER, "descriptor_pool").DescriptorPool()
+    for file in files.file:
+        for _, _, one in _messages_of(file):
+            for field in one.field if not one.options.map_entry else ():
+                if field.type == field.TYPE_STRING:
+                    field.type = field.TYPE_BYTES
+        pool.AddSerializedFile(file.SerializeToString())
+    return optional.protobuf(USER, "message_factory").GetMessageClass(pool.FindMessageTypeByName(message))
 
 
 def _messages_of(file: Any) -> list[tuple[tuple[int, ...], str, Any]]:

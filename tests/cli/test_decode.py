@@ -63,9 +63,14 @@ def test_cat_prints_decoded_values_as_json(root: Path, run: Callable[..., Any]) 
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [line["value"] for line in lines] == [
-        {"n": 1, "at": "2026-11-02 10:00:00"}, None, None, {"n": 2, "at": None}
+        {"n": 1, "at": "2026-11-02T10:00:00Z"}, None, None, {"n": 2, "at": None}
     ]  # fmt: skip
-    assert [line.get("value_error") for line in lines] == [None, "no JSON object", None, None]
+    assert [line.get("value_error") for line in lines] == [
+        None,
+        "no JSON: Expecting value: line 1 column 1 (char 0)",
+        None,
+        None,
+    ]
     assert lines[0]["offset"] == 0
     assert lines[0]["key"] == "k"
 
@@ -73,21 +78,21 @@ def test_cat_prints_decoded_values_as_json(root: Path, run: Callable[..., Any]) 
 def test_cat_prints_what_comes_before_a_bad_value_and_names_it(root: Path, run: Callable[..., Any]) -> None:
     code, out, error = run("cat", root / "orders", "--decode", "json", "--format", r"%o %k %s\n")
     assert code == 1
-    assert out == '0 k {"n": 1, "at": "2026-11-02 10:00:00"}\n'
-    assert error == "kstore cat: orders-0, offset 1: no JSON object\n"
+    assert out == '0 k {"n": 1, "at": "2026-11-02T10:00:00Z"}\n'
+    assert error == "kstore cat: orders-0, offset 1: no JSON: Expecting value: line 1 column 1 (char 0)\n"
 
 
 def test_cat_decodes_avro_by_the_topic_of_the_registry(root: Path, run: Callable[..., Any]) -> None:
     _, out, _ = run("cat", root / "fruits-0", "--decode", f"avro:{root}")
-    wanted = {"kind": "pear", "at": "1970-01-01 00:00:01.000Z", "raw": "/w==", "sizes": {"a": None}}
+    wanted = {"kind": "pear", "at": "1970-01-01T00:00:01.000Z", "raw": "/w==", "sizes": {"a": None}}
     assert json.loads(out) == wanted
 
 
 def test_a_file_of_types_is_a_schema(root: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
     types = tmp_path / "types.json"
-    types.write_text('{"n": "double", "s": {"x": ["int8"]}}')
+    types.write_text('{"n": "double", "s": {"x": ["int8"]}, "at": "timestamp[ms, tz=UTC]"}')
     _, out, _ = run("cat", root / "orders", "--decode", f"json:{types}", "--json", "--max", 1)
-    assert json.loads(out)["value"] == {"n": 1.0, "s": None}
+    assert json.loads(out)["value"] == {"n": 1.0, "s": None, "at": "2026-11-02T10:00:00.000Z"}
     for text, words in (
         ("[]", "an object of names and Arrow types is wanted"),
         ('{"n": "long"}', "n is 'long'; the name of an Arrow type, an object or a list of one is wanted"),
@@ -106,6 +111,24 @@ def test_an_unknown_decoder_is_refused(root: Path, run: Callable[..., Any], how:
     assert error.endswith(
         f"--decode is '{how}'; json, json:FILE, avro:URL, avro:DIR and protobuf:FILE:MESSAGE are known\n"
     )
+
+
+def test_json_without_a_schema_stays_as_it_is(root: Path, run: Callable[..., Any]) -> None:
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("mixed")
+        values = [
+            b'{"a":1}',
+            b'{"a":"x","t":"2026-01-01T00:00:00+02:00"}',
+            b'{"a":123456789012345678901,"o":{}}',
+            b"[1]",
+        ]
+        store.append_many("mixed", [(None, value) for value in [*values, b'{"a":NaN}', b"\xff", b"[" * 100_000]])
+    code, out, _ = run("cat", root / "mixed", "--decode", "json", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["value"] for line in lines[:3]] == [json.loads(value) for value in values[:3]]
+    assert [line["value"] for line in lines[3:]] == [None, {"a": None}, None, None]
+    assert [bool(line.get("value_error")) for line in lines] == [False, False, False, True, False, True, True]
 
 
 # ---- read_columns
@@ -154,7 +177,7 @@ def test_export_writes_structs_into_parquet_and_json_lines(root: Path, tmp_path:
     assert run("export", root / "orders", "--to", tmp_path / "o.jsonl", "--decode", "json")[0] == 0
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     assert [line["value"] for line in lines] == [
-        {"n": 1, "at": "2026-11-02 10:00:00"},
+        {"n": 1, "at": "2026-11-02T10:00:00Z"},
         None,
         None,
         {"n": 2, "at": None},
@@ -168,7 +191,7 @@ def test_export_writes_fields_as_columns_of_csv_and_those_that_are_named(
     assert run("export", root / "orders", "--to", tmp_path / "o.csv", "--decode", "json")[0] == 0
     lines = (tmp_path / "o.csv").read_text().splitlines()
     assert lines[0] == '"topic","partition","offset","timestamp","key","n","at","value_error"'
-    assert lines[1].endswith('"k",1,"2026-11-02T10:00:00",')
+    assert lines[1].endswith('"k",1,"2026-11-02T10:00:00Z",')
     assert lines[2].endswith('"k",,,"no JSON object"')
     to = tmp_path / "o.parquet"
     assert (
@@ -180,3 +203,35 @@ def test_export_writes_fields_as_columns_of_csv_and_those_that_are_named(
     assert "--columns has 'm'; " in error
     assert "n, at, value_error are known" in error
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_an_export_of_json_has_the_fields_of_all_values_and_counts_misfits(
+    root: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("many")
+        store.append_columns("many", [b'{"n":1}'] * 3000 + [b'{"n":2,"late":true,"none":{}}', b"bad"])
+        store.create_topic("mixed")
+        store.append_many("mixed", [(None, b'{"n":1}'), (None, b'{"n":"x"}')])
+    to = tmp_path / "many.parquet"
+    code, out, error = run("export", root / "many", "--to", to, "--decode", "json", "--json")
+    assert (code, json.loads(out)["value_errors"]) == (0, 1)
+    assert error == "kstore export: 1 values do not fit; the column value_error says why\n"
+    assert pq.read_table(to)["value"].to_pylist()[2999:] == [{"n": 1, "late": None}, {"n": 2, "late": True}, None]
+    code, _, error = run("export", root / "mixed", "--to", tmp_path / "m.parquet", "--decode", "json")
+    assert code == 1
+    assert "n has incompatible types: int64 vs string" in error
+    assert not (tmp_path / "m.parquet").exists()
+
+
+@pytest.mark.parametrize("how", ["json", "avro"])
+def test_a_group_decodes_what_is_new_and_may_find_nothing(
+    root: Path, tmp_path: Path, run: Callable[..., Any], how: str
+) -> None:
+    topic, decode = ("orders", "json") if how == "json" else ("fruits", f"avro:{root}")
+    counts = []
+    for number in range(2):
+        to = tmp_path / f"{number}.parquet"
+        assert run("export", root / topic, "--to", to, "--decode", decode, "--group", "nightly")[0] == 0
+        counts.append(pq.read_table(to).num_rows)
+    assert counts == [4 if how == "json" else 1, 0]

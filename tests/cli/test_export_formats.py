@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -179,10 +180,23 @@ def test_few_files_are_open_however_many_there_are(
     assert all(row["date"] == row["timestamp"].date().isoformat() for row in rows)
 
 
-def test_a_directory_without_records_has_a_file_with_the_columns(data: Path, tmp_path: Path, run: Run) -> None:
+def test_a_directory_without_records_has_no_file(data: Path, tmp_path: Path, run: Run) -> None:
     run(data / "events", tmp_path / "d", "--partition-by", "date", "--from", "2020-01-01", "--columns", "offset,key")
-    assert [str(path.relative_to(tmp_path / "d")) for path in (tmp_path / "d").rglob("*")] == ["part-0.parquet"]
-    assert pq.read_table(tmp_path / "d" / "part-0.parquet").schema.names == ["offset", "key"]
+    assert list((tmp_path / "d").iterdir()) == []
+
+
+def test_what_killed_exports_have_left_is_removed(data: Path, tmp_path: Path, run: Run) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for name in ("d", "f.csv"):
+        (tmp_path / f".{name}.{gone.pid}.tmp").mkdir()
+        (tmp_path / f".{name}.{gone.pid}.tmp" / "part-0.parquet").write_bytes(b"x")
+    kept = {f".d.{os.getppid()}.tmp", ".d.x.tmp", f".e.{gone.pid}.tmp"}
+    for name in kept:
+        (tmp_path / name).write_bytes(b"x")
+    run(data / "events", tmp_path / "d", "--partition-by", "date")
+    run(data / "events", tmp_path / "f.csv")
+    assert {path.name for path in tmp_path.glob(".*.tmp")} == kept
 
 
 def test_an_existing_directory_is_left_alone(data: Path, tmp_path: Path, run: Run) -> None:

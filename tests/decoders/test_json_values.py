@@ -241,13 +241,59 @@ def test_without_a_schema_the_first_values_show_it(orders: Path) -> None:
         kstore.dataset(orders, "none", decode=kstore.JsonValues())
 
 
+def test_fields_of_several_types_need_a_schema_and_times_are_text(root: Path) -> None:
+    values = [b'{"a":1,"t":"2026-01-01T00:00:00Z","o":{},"p":[{}]}', b'{"a":2}']
+    with kstore.Store.open(root) as store:
+        for topic, more in (
+            ("one", []),
+            ("several", [b'{"a":"x"}']),
+            ("deep", [b'{"d":' + b"[" * 99 + b"]" * 99 + b"}"]),
+        ):
+            store.create_topic(topic)
+            store.append_many(topic, [(None, value) for value in [*values, *more]])
+    one, deep = (kstore.dataset(root, topic, decode=kstore.JsonValues()) for topic in ("one", "deep"))
+    assert str(one.schema.field("value").type) == "struct<a: int64, t: string>"
+    assert deep.schema == one.schema, "a value of many levels shows nothing"
+    with pytest.raises(
+        ConfigError, match=r"values have no common schema, so one is to be given: .*a has incompatible types"
+    ):
+        kstore.dataset(root, "several", decode=kstore.JsonValues())
+
+
+@pytest.mark.parametrize("size", [2100 << 10, 20 << 20])
+def test_a_value_that_is_larger_than_a_block_is_read(size: int) -> None:
+    large = b'{"s":"' + b"x" * size + b'","n":7}'
+    for values in ([large], [b'{"n":1}', large, b'{"n":\r2}']):
+        rows, reasons = read(list(values))
+        assert not reasons
+        assert [row["n"] for row in rows] == [7] if len(values) == 1 else [1, 7, 2]
+
+
+def test_many_kinds_of_misfits_are_told_field_by_field() -> None:
+    fields = [f"f{i}" for i in range(12)]
+    reader = JsonReader(pa.schema({name: pa.int64() for name in fields}))
+    values = [{name: 1 if number >> i & 1 else "x" for i, name in enumerate(fields)} for number in range(300)]
+    found = reader.read(pa.array([json.dumps(value).encode() for value in values] + [b"{?}"], pa.binary()), fields)
+    for row, value in enumerate(values):
+        wrong = [name for name in fields if value[name] == "x"]
+        assert [name for name in fields if found.columns[name][row].as_py() is None] == wrong
+        assert found.reasons.get(row, "") == "; ".join(f"{name} is no int64" for name in wrong)
+    assert found.reasons[300] == "Missing a name for object member."
+    assert all(found.columns[name][300].as_py() is None for name in fields)
+
+
 def test_what_cannot_be_decoded_is_refused_at_once(orders: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be read from JSON by this schema: .*map"):
+    with pytest.raises(ConfigError, match="the field m is of type map<string, int64>, which is not read from JSON"):
         kstore.JsonValues({"m": pa.map_(pa.string(), pa.int64())})
     with pytest.raises(ConfigError, match="errors is 'ignore'; it is 'null' or 'raise'"):
         kstore.JsonValues(FIELDS, errors="ignore")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="values have a field 'key', which is a column of records"):
         kstore.dataset(orders, "orders", decode=kstore.JsonValues({"key": pa.string()}, columns=True))
+    with pytest.raises(ConfigError, match="values have a field 'Offset'"):
+        kstore.dataset(orders, "orders", decode=kstore.JsonValues({"Offset": pa.int64()}, columns=True))
+    for kind in (pa.date32(), pa.list_(pa.time64("us")), pa.string_view()):
+        with pytest.raises(ConfigError, match=r"the field x is of type .*, which is not read from JSON"):
+            kstore.JsonValues({"x": kind})
     assert "key" in kstore.dataset(orders, "orders", decode=kstore.JsonValues({"key": pa.string()})).schema.names
     with pytest.raises(ConfigError, match="at least one is wanted, and each once"):
         kstore.dataset(orders, "orders", decode=kstore.JsonValues(pa.schema([])))

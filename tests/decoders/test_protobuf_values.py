@@ -119,7 +119,9 @@ def test_the_frame_of_an_inner_message_names_its_place() -> None:
     [
         (b"\xff", "unexpected EOF in varint"),
         (b"\x12\x05ab", "unexpected EOF"),
-        (b"\x12\x02\xff\xfe", "invalid UTF-8"),
+        (b"\x12" + b"\xff" * 9 + b"\x01", "invalid field number 0"),
+        (b"\xfb\x01" * 500_000, "Error parsing message with type"),
+        (b"\xfb\x01" * 300_000 + b"\xfc\x01" * 300_000, "Error parsing message with type"),
         (b"\0\0", "invalid field number 0"),
         (b"\0\0\0\0\1", "the frame names the message [] of its schema, not [0]"),
         (
@@ -130,7 +132,27 @@ def test_the_frame_of_an_inner_message_names_its_place() -> None:
 )
 def test_a_value_that_cannot_be_decoded_is_null_and_told(value: bytes, reason: str) -> None:
     good = ORDER.SerializeToString()
-    assert decoded([good, value, None, good]) == ([ROW, None, None, ROW], [None, reason, None, None])
+    rows, errors = decoded([good, value, None, good])
+    assert rows == [ROW, None, None, ROW]
+    assert [errors[0], *errors[2:]] == [None] * 3
+    assert str(errors[1]).startswith(reason)
+
+
+def test_a_field_that_cannot_be_decoded_is_null_whatever_others_are_asked() -> None:
+    value = b"\x08\x05\x12\x02\xff\xfe"
+    rows, errors = decoded([value])
+    assert (rows[0]["id"], rows[0]["user"], errors) == (5, None, ["user: invalid UTF-8"])
+    reader = ProtobufReader(COMPILED, "shop.Order")
+    for names in (["id"], ["user", "id"], ["user"]):
+        found = reader.read(pa.array([value], pa.binary()), names)
+        assert {name: found.columns[name][0].as_py() for name in names} == {name: rows[0][name] for name in names}
+
+
+def test_times_far_away_are_what_they_are() -> None:
+    for moment in (datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)):
+        order = Order()
+        order.at.FromDatetime(moment)
+        assert decoded([order.SerializeToString()])[0][0]["at"] == moment
 
 
 def test_with_raise_a_bad_value_is_an_error_that_names_its_offset(root: Path) -> None:

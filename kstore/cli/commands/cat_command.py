@@ -90,9 +90,8 @@ def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = Non
     with Progress("tail" if follow else "cat", unit="records", aside=True) as bar:
         try:
             if getattr(asked, "decode", None) is not None:
-                decoder = decoded_values.decoder(asked.decode)
                 printer = decoded_values.json_line if asked.json else _printer_of_decoded(asked)
-                decoded = decoded_values.decoded(wanted, decoder, raises=not asked.json)
+                decoded = decoded_values.decoded(wanted, asked.decode, raises=not asked.json)
                 record_formats.write(decoded, printer, sys.stdout.buffer, at_once=False, progress=bar.add)
             else:
                 record_formats.write(wanted, _printer(asked), sys.stdout.buffer, at_once=follow, progress=bar.add)

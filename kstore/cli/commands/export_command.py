@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -24,7 +26,8 @@ from kstore.cli.sinks.partitioned_files import BY, PartitionedFiles
 from kstore.cli.sinks.piece import CONSTANT, Piece
 from kstore.cli.sinks.table_files import CODECS, SUFFIXES, Writer, open_writer
 from kstore.columns._columns import COLUMN_NAMES
-from kstore.columns.value_decoding import SAMPLED, VALUE, VALUE_ERROR, Decoding
+from kstore.columns.value_decoding import VALUE, VALUE_ERROR, Decoder, Decoding
+from kstore.decoders.json_values import JsonValues, inferred_schema
 from kstore.disk import fs
 from kstore.errors import ConfigError
 from kstore.log.log import Log
@@ -75,6 +78,7 @@ class _Range(NamedTuple):
     by_position: bool
     isolation: Literal["read_uncommitted", "read_committed"]
     group: GroupPositions | None
+    ends: dict[tuple[str, int], int]  # of partitions whose values have shown a schema
 
 
 def run(arguments: list[str]) -> int:
@@ -83,10 +87,7 @@ def run(arguments: list[str]) -> int:
     _check(parser, parsed)
     place = command_paths.find_topic(parsed.path)
     kind, codec = _format(parsed)
-    decoding = None if parsed.decode is None else _decoding(place, parsed, kind)
-    names = _columns(parsed, kind, decoding)
-    by = _partition_columns(parsed, kind, names)
-    if not by and os.path.lexists(parsed.to) and not parsed.force:
+    if parsed.partition_by is None and os.path.lexists(parsed.to) and not parsed.force:
         raise ConfigError(f"{parsed.to} is there: --force writes over it")
     chosen = _Range(
         parsed.offset,
@@ -96,14 +97,19 @@ def run(arguments: list[str]) -> int:
         parsed.by_position,
         parsed.isolation,
         None if parsed.group is None else GroupPositions(place.root, parsed.group),
+        {},
     )
+    decoding = None if parsed.decode is None else _decoding(place, parsed, kind, chosen)
+    names = _columns(parsed, kind, decoding)
+    by = _partition_columns(parsed, kind, names)
     needed = {name for name in names if name in COLUMN_NAMES}
     needed |= set() if decoding is None else {"value", "offset"}
     needed |= {"timestamp"} if "date" in by else set()
     needed |= {"offset"} if parsed.text or kind == "csv" else set()  # an error for a text names it
     pieces = _pieces(place, chosen, needed)
+    misfits = _Misfits()
     if decoding is not None:
-        pieces = _decoded(pieces, decoding)
+        pieces = _decoded(pieces, decoding, misfits)
     naming = contextlib.nullcontext() if chosen.group is None else chosen.group.moving()
     with Progress("export", unit="records") as bar:
         if by:
@@ -117,9 +123,12 @@ def run(arguments: list[str]) -> int:
                 rows = _write(open_writer(file, kind, codec, names, as_text=parsed.text), pieces, bar)
             size = fs.stat(parsed.to).st_size
     if parsed.json:
-        output.json_line({"file": parsed.to, "records": rows, "bytes": size})
+        told = {} if decoding is None else {"value_errors": misfits.count}
+        output.json_line({"file": parsed.to, "records": rows, "bytes": size, **told})
     else:
         print(f"{parsed.to}: {rows} records, {size} bytes")
+    if misfits.count:
+        print(f"kstore export: {misfits.count} values do not fit; the column value_error says why", file=sys.stderr)
     return 0
 
 
@@ -162,36 +171,63 @@ def _pieces(place: command_paths.Place, chosen: _Range, needed: set[str]) -> Ite
             yield Piece(entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted))
 
 
-def _decoding(place: command_paths.Place, parsed: argparse.Namespace, kind: str) -> Decoding:
-    """Return how values are decoded: to a struct, or to columns in a CSV file and if `--columns` names their fields."""
+def _decoding(place: command_paths.Place, parsed: argparse.Namespace, kind: str, chosen: _Range) -> Decoding | None:
+    """Return how values are decoded: to a struct, or to columns in a CSV file and if `--columns` names their fields.
+
+    JSON without a schema gets one of all values that are exported. None if there is no value.
+    """
     names = parsed.columns.split(",") if parsed.columns else []
     known = (*CONSTANT, *COLUMN_NAMES, VALUE_ERROR)
     as_columns = kind == "csv" or any(name not in known for name in names)
-
-    def sample() -> Any:
-        pa = optional.pyarrow("--decode")
-        found, count = [pa.array([], pa.binary())], 0
-        for entry in place.entries:
-            with Log.open(entry.path, "r") as log:
-                columns = log.read_columns(columns=("value",), max_records=max(1, SAMPLED - count))
-            found.append(pa.record_batch(columns).column("value"))
-            count += len(columns)
-            if count >= SAMPLED:
-                break
-        return pa.concat_arrays(found)
-
-    return decoded_values.decoder(parsed.decode, as_columns=as_columns)._bind(sample)
+    values = _values(place, chosen)
+    first = next(values, None)
+    if first is None:
+        return None
+    if parsed.decode == decoded_values.JSON:
+        decoder: Decoder = JsonValues(inferred_schema(itertools.chain([first], values)), columns=as_columns)
+    else:
+        decoder = decoded_values.decoder(parsed.decode, as_columns=as_columns)
+    return decoder._bind(lambda: first)
 
 
-def _decoded(pieces: Iterator[Piece], decoding: Decoding) -> Iterator[Piece]:
+def _values(place: command_paths.Place, chosen: _Range) -> Iterator[Any]:
+    """Yield the values to export, but no array of nulls; note where the partitions ended."""
+    pa = optional.pyarrow("--decode")
+    for entry in place.entries:
+        with Log.open(entry.path, "r") as log:
+            start, end = _bounds(place, entry, log, chosen)
+            chosen.ends[entry.key] = end = log.log_end_offset if end is None else min(end, log.log_end_offset)
+            if start is None or start < end:
+                for columns in log.iter_columns(
+                    start,
+                    start_timestamp=chosen.since,
+                    end_offset=end,
+                    columns=("value",),
+                    isolation=chosen.isolation,
+                ):
+                    values = pa.record_batch(columns).column("value")
+                    if values.null_count < len(values):
+                        yield values
+
+
+class _Misfits:
+    """Counts values that do not fit."""
+
+    count = 0
+
+
+def _decoded(pieces: Iterator[Piece], decoding: Decoding, misfits: _Misfits) -> Iterator[Piece]:
     for piece in pieces:
         rows = decoding.decode(piece.rows, f"{piece.topic}-{piece.partition}")
+        wrong = rows.column(VALUE_ERROR).is_valid().to_numpy(zero_copy_only=False)
+        misfits.count += int(np.count_nonzero(wrong if piece.kept is None else wrong & piece.kept))
         yield piece._replace(rows=rows)
 
 
 def _bounds(place: command_paths.Place, entry: Entry, log: Log, chosen: _Range) -> tuple[int | None, int | None]:
     """Return the offsets to read from and up to; None leaves them to the log."""
     ends = [] if chosen.end_offset is None else [chosen.end_offset]
+    ends += [chosen.ends[entry.key]] if entry.key in chosen.ends else []
     if chosen.by_position and chosen.until is not None:
         first_after = log.offset_for_timestamp(chosen.until)
         ends += [] if first_after is None else [first_after.offset]
@@ -310,7 +346,8 @@ def _parser() -> command_options.Parser:
         "--decode",
         metavar="HOW",
         help=f"{decoded_values.HELP}. The value becomes a struct, or columns in CSV and if --columns names its fields; "
-        "what does not fit is null, and value_error says why",
+        "what does not fit is null, and value_error says why. Without a FILE, json reads all values first, to find "
+        "their fields and types; times stay text",
     )
     command_options.add_range(parser, since="only records at or after this time", until="only records before this time")
     parser.add_argument(

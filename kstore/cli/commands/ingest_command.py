@@ -105,6 +105,8 @@ def _check(parsed: argparse.Namespace, mapping: row_source.Mapping) -> None:
         raise ConfigError(f"topic {parsed.topic} is the list of the files that --once has loaded")
     if parsed.files.count("-") > 1:
         raise ConfigError("standard input can be read once")
+    if parsed.check and parsed.rejects is not None:
+        raise ConfigError("--check appends nothing if a row is wrong, --rejects appends the others: give one of them")
     if parsed.check and "-" in parsed.files:
         raise ConfigError("--check reads everything twice, which standard input cannot be")
     for path in parsed.files:

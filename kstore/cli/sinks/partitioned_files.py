@@ -32,7 +32,8 @@ class _Open(NamedTuple):
 class PartitionedFiles:
     """A writer that takes pieces, which need `timestamp` for a date. It syncs its files, not the directories.
 
-    Without any row it writes one file, which has the columns. Not thread-safe.
+    Without any row it writes no file: one beside the directories of columns would keep readers from reading them all.
+    Not thread-safe.
     """
 
     def __init__(self, directory: str, codec: str, by: Sequence[str], batches: Batches) -> None:
@@ -51,8 +52,6 @@ class PartitionedFiles:
             self._writer(place).write_batch(rows, row_group_size=rows.num_rows)
 
     def close(self) -> None:
-        if not self._parts and self._schema is not None:
-            self._writer("")
         with contextlib.ExitStack() as closing:
             for _ in self._open:
                 closing.callback(self._close_oldest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -77,7 +78,23 @@ def new_directory(path: str, naming: AbstractContextManager[None]) -> Iterator[s
 
 
 def _temporary(directory: str, name: str) -> str:
+    """Return the path under which a file or directory is written; remove those of processes that were killed."""
+    for entry in fs.scandir(directory) if os.path.isdir(directory) else ():
+        found = re.fullmatch(rf"\.{re.escape(name)}\.([0-9]+)\.tmp", entry.name)
+        if found and not _is_running(int(found[1])):
+            left = os.path.join(directory, entry.name)
+            shutil.rmtree(left, ignore_errors=True) if os.path.isdir(left) else os.unlink(left)
     return os.path.join(directory, f".{name}.{os.getpid()}.tmp")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 @contextlib.contextmanager
