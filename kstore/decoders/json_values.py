@@ -260,7 +260,7 @@ def _columns(pa: Any, values: Any, schema: Any) -> list[Any] | str:
     one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     text = pa.compute.binary_join(one, b"\n")[0].as_buffer()
     try:
-        found = _objects(pa, text, schema, len(values))
+        found = _objects(pa, text, schema, len(values), int(np.diff(_buffers(values)[0]).max()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         return str(error).removesuffix(" in row 0").removeprefix("JSON parse error: ")
     if found.num_rows != len(values):
@@ -268,23 +268,25 @@ def _columns(pa: Any, values: Any, schema: Any) -> list[Any] | str:
     return [column.combine_chunks() for column in found.itercolumns()]
 
 
-def _objects(pa: Any, text: Any, schema: Any, count: int = 1) -> Any:
-    """Return the fields of all objects of a text as a table; raise PyArrow's error for the text as a whole."""
+def _objects(pa: Any, text: Any, schema: Any, count: int = 1, longest: int = 0) -> Any:
+    """Return the fields of all objects of a text as a table; raise PyArrow's error for the text as a whole.
+
+    The text has `count` values, of which the `longest` has so many bytes.
+    """
     parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     block = len(text) + 1
     if schema is None:
         parsing = pa.json.ParseOptions()
-    elif len(text) > BLOCK_BYTES and _has_short_lines(np.frombuffer(text, np.uint8), count):
-        block = BLOCK_BYTES  # each block ends at a newline, which stands between values only
+    elif len(text) > BLOCK_BYTES and longest < BLOCK_BYTES and _is_line_by_line(np.frombuffer(text, np.uint8), count):
+        block = BLOCK_BYTES  # a block ends at a newline, which stands between values only
     reading = pa.json.ReadOptions(use_threads=block == BLOCK_BYTES, block_size=block)
     source = text if isinstance(text, pa.Buffer) else pa.py_buffer(text)
     return pa.json.read_json(pa.BufferReader(source), parse_options=parsing, read_options=reading)
 
 
-def _has_short_lines(text: NDArray[np.uint8], count: int) -> bool:
-    """Return whether a text of so many values has a line for each, and each fits into a block."""
-    ends = np.flatnonzero((text == ord("\n")) | (text == ord("\r")))
-    return len(ends) == count - 1 and int(np.diff(ends, prepend=-1, append=len(text)).max()) < BLOCK_BYTES
+def _is_line_by_line(text: NDArray[np.uint8], count: int) -> bool:
+    """Return whether a text of so many values has a line for each."""
+    return np.count_nonzero(text == ord("\n")) == count - 1 and not (text == ord("\r")).any()
 
 
 def _places(pa: Any, count: int, rows: NDArray[np.intp]) -> Any:

@@ -91,6 +91,12 @@ def test_csv_files_come_in_many_forms(
     assert [(record.key, record.value) for record in ingest.records()] == [(b"1", b"2")]
 
 
+def test_a_check_and_a_file_for_rejected_rows_exclude_each_other(tmp_path: Path, ingest: Ingest) -> None:
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    words = ("--check", "--rejects", tmp_path / "rejects.jsonl")
+    assert "give one of them" in ingest(tmp_path / "a.csv", *words, code=1)
+
+
 def test_empty_cells_and_those_named_are_null_and_quoted_ones_are_not(ingest: Ingest, file: File) -> None:
     ingest(file("a.csv", b'k,v\n,NA\n"",""\nx,"NA"\n'), "--key-column", "k", "--value-column", "v", "--null", "NA")
     assert [(record.key, record.value) for record in ingest.records()] == [(None, None), (b"", b""), (b"x", b"NA")]
@@ -585,12 +591,6 @@ def test_the_schema_of_a_parquet_file_tells_what_is_wrong_before_anything_is_sto
     ],
     ids=str,
 )  # fmt: skip
-def test_a_check_and_a_file_for_rejected_rows_exclude_each_other(tmp_path: Path, ingest: Ingest) -> None:
-    (tmp_path / "a.csv").write_text("a\n1\n")
-    words = ("--check", "--rejects", tmp_path / "rejects.jsonl")
-    assert "give one of them" in ingest(tmp_path / "a.csv", *words, code=1)
-
-
 @pytest.mark.parametrize("option", [(), ("--check",)], ids=["", "check"])
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_headers_of_another_type_are_one_line_before_anything_is_stored(
