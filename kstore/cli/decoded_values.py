@@ -13,37 +13,34 @@ from typing import Any, NamedTuple
 from kstore._core import Record
 from kstore.base import optional
 from kstore.cli.record_formats import json_of
-from kstore.columns.value_decoding import VALUE, VALUE_ERROR, Decoder, Decoding
+from kstore.columns.value_decoding import SAMPLED, VALUE, VALUE_ERROR, Decoder, Decoding
 from kstore.decoders.avro_values import AvroValues
 from kstore.decoders.json_values import JsonValues
 from kstore.decoders.protobuf_values import ProtobufValues
 from kstore.errors import ConfigError, InvalidRecordError
 
+JSON = "json"  # without a schema
 HELP = (
     "decode values: json, or json:FILE with an object of names and Arrow types, like int64, double, string, bool and "
     "'timestamp[ms, tz=UTC]'; avro:URL of a schema registry, or avro:DIR with the topic _schemas; "
     "protobuf:FILE:MESSAGE, FILE from protoc --include_imports --descriptor_set_out"
 )
-TOGETHER = 500  # records that are decoded at a time
 TEMPORAL = ("timestamp", "date", "time", "duration", "decimal")  # types that become text
 
 
 class DecodedRecord(NamedTuple):
-    """A record and the JSON text of its value."""
+    """A record and its value: what `json.dumps` takes."""
 
     record: Record
-    value: bytes | None
+    value: dict[str, Any] | None
     error: str | None
-
-
-JSON = "json"  # without a schema
 
 
 def decoder(text: str, *, as_columns: bool = False) -> Decoder:
     """Return the decoder that an option names, or raise `ConfigError`."""
-    kind, colon, rest = text.partition(":")
-    if kind == JSON and (rest or not colon):
-        return JsonValues(_schema(rest) if colon else None, columns=as_columns)
+    kind, _, rest = text.partition(":")
+    if kind == JSON and rest:
+        return JsonValues(_schema(rest), columns=as_columns)
     if kind == "avro" and rest:
         return AvroValues(rest, columns=as_columns)
     path, _, message = rest.rpartition(":")
@@ -68,16 +65,16 @@ def decoded(
 
 def _json_of(records: Iterable[tuple[str, int, Record]]) -> Iterator[tuple[str, int, DecodedRecord]]:
     for topic, partition, record in records:
-        text = error = None
+        value = error = None
         try:
             found = None if record.value is None else json.loads(record.value.decode())
             if isinstance(found, dict):
-                text = json.dumps(_plain(found), ensure_ascii=False).encode("utf-8", "backslashreplace")
+                value = _plain(found)
             elif record.value is not None:
                 error = "no JSON object"
         except (ValueError, RecursionError) as fault:
             error = f"no JSON: {fault}"
-        yield topic, partition, DecodedRecord(record, text, error)
+        yield topic, partition, DecodedRecord(record, value, error)
 
 
 def _by_schema(
@@ -86,42 +83,47 @@ def _by_schema(
     pa = optional.pyarrow("--decode")
     waiting = iter(records)
     decoding: Decoding | None = None
-    size = 2 * TOGETHER
-    while chunk := list(itertools.islice(waiting, size)):
+    while chunk := list(itertools.islice(waiting, SAMPLED)):
         values = pa.array([record.value for _, _, record in chunk], pa.binary())
         if decoding is None:
             decoding = decoder._bind(lambda values=values: values)  # type: ignore[misc]
-            size = TOGETHER
         found = decoding.columns(values, decoding.names, str)
-        texts = json_texts(found[VALUE])
-        for (topic, partition, record), text, error in zip(chunk, texts, found[VALUE_ERROR].to_pylist(), strict=True):
-            yield topic, partition, DecodedRecord(record, text, error)
+        errors = found[VALUE_ERROR].to_pylist()
+        for (topic, partition, record), value, error in zip(chunk, _objects(found[VALUE]), errors, strict=True):
+            yield topic, partition, DecodedRecord(record, value, error)
 
 
 def json_line(topic: str, partition: int, decoded: DecodedRecord) -> bytes:
     """Return a record with its decoded value as a JSON line; `value_error` is there if the value has an error."""
     line = json_of(topic, partition, decoded.record)
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, field in line.items():
         if name in (VALUE, "value_base64"):
-            fields[VALUE] = None if decoded.value is None else json.loads(decoded.value)
+            fields[VALUE] = decoded.value
             fields |= {} if decoded.error is None else {VALUE_ERROR: decoded.error}
         else:
             fields[name] = field
-    return (json.dumps(fields, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return _text(fields) + b"\n"
 
 
 def with_value(decoded: DecodedRecord) -> Record:
     """Return the record with the JSON text instead of the value."""
-    record = decoded.record
-    return Record(record.offset, record.timestamp, record.key, decoded.value, record.headers)
+    record, value = decoded.record, decoded.value
+    return Record(record.offset, record.timestamp, record.key, None if value is None else _text(value), record.headers)
 
 
 def json_texts(array: Any) -> list[bytes | None]:
     """Return the JSON text of each value of an array: times, dates and decimals as text, bytes in base64."""
+    return [None if value is None else _text(value) for value in _objects(array)]
+
+
+def _text(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+def _objects(array: Any) -> list[dict[str, Any] | None]:
     pa = optional.pyarrow("--decode", "compute")
-    rows = _with_texts(pa, array).to_pylist()
-    return [None if row is None else json.dumps(_plain(row), ensure_ascii=False).encode() for row in rows]
+    return [_plain(row) for row in _with_texts(pa, array).to_pylist()]
 
 
 def _with_texts(pa: Any, array: Any) -> Any:

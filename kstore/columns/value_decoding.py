@@ -77,7 +77,8 @@ class Decoding:
 
         With errors="raise", the first value that cannot be decoded raises `InvalidRecordError`; `where` names a row.
         """
-        pa, asked = self._pa, [name for name in self.names if name in set(names)]
+        pa, chosen = self._pa, set(names)
+        asked = [name for name in self.names if name in chosen]
         if not asked:
             return {}
         fields = asked if self._as_columns and VALUE_ERROR not in asked else self._reader.schema.names

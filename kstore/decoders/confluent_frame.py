@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kstore.decoders.binary_arrays import offsets_and_bytes
+
 FRAME = 5  # bytes before the message
 
 
@@ -21,12 +23,8 @@ class Framed(NamedTuple):
 
 def framed(values: Any) -> Framed:
     """Return the frames of a binary array of PyArrow."""
-    ends, starts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    _, offsets, buffer = values.buffers()
-    if len(values):
-        places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-        starts, ends = places[:-1], places[1:]
-    data = np.frombuffer(buffer, np.uint8) if buffer and buffer.size else np.zeros(0, np.uint8)
+    offsets, data = offsets_and_bytes(values)
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     ids = np.full(len(values), -1, np.int64)
     rows = np.flatnonzero(ends - starts >= FRAME)
     rows = rows[data[starts[rows]] == 0]

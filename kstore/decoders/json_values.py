@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kstore.base import optional
 from kstore.columns.value_decoding import Decoded, Decoding, Errors, checked_errors, nullable
+from kstore.decoders.binary_arrays import indices, offsets_and_bytes
 from kstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class JsonReader:
         arrays = {}
         for number, field in enumerate(schema):
             array = pa.concat_arrays([part[number] for part in parts]) if parts else pa.nulls(0, field.type)
-            arrays[field.name] = array if len(rows) == len(values) else array.take(_places(pa, len(values), rows))
+            arrays[field.name] = array if len(rows) == len(values) else array.take(indices(pa, len(values), rows))
         return Decoded(arrays, reasons, is_null)
 
     def _part(
@@ -175,18 +176,14 @@ class JsonReader:
                 ]
                 sets.append((pa.schema([field]), sorted(fitting), ()))
         found: dict[str, list[Any]] = {field.name: [pa.nulls(0, field.type)] for field in schema}
-        places = {name: np.full(len(values), -1, np.int64) for name in found}
-        filled = dict.fromkeys(found, 0)
+        filled: dict[str, list[int]] = {field.name: [] for field in schema}
         for fitting_schema, members, known in sets:
             part = values.take(pa.array(members, pa.int64()))
             read = self._part(part, fitting_schema, rows[members], reasons, is_null, [known] * len(members))
             for name, array in zip(fitting_schema.names, read, strict=True):
                 found[name].append(array)
-                places[name][members] = np.arange(filled[name], filled[name] + len(members))
-                filled[name] += len(members)
-        return [
-            pa.concat_arrays(found[name]).take(pa.array(places[name], mask=places[name] < 0)) for name in schema.names
-        ]
+                filled[name] += members
+        return [pa.concat_arrays(found[name]).take(indices(pa, len(values), filled[name])) for name in schema.names]
 
     def _one(self, value: Any, schema: Any, row: int, reasons: dict[int, str], is_null: NDArray[np.bool_]) -> list[Any]:
         pa = self._pa
@@ -210,7 +207,7 @@ class JsonReader:
 def unreadable(pa: Any, values: Any) -> dict[int, str]:
     """Return the rows whose bytes show that they are no text of one JSON object, and why."""
     reasons: dict[int, str] = {}
-    offsets, data = _buffers(values)
+    offsets, data = offsets_and_bytes(values)
     starts, ends = offsets[:-1], offsets[1:]
     filled = np.flatnonzero(ends > starts)
     is_object = np.zeros(len(values), bool)
@@ -235,18 +232,9 @@ def unreadable(pa: Any, values: Any) -> dict[int, str]:
     return reasons
 
 
-def _buffers(values: Any) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Return the offsets and the bytes of a binary array."""
-    _, offsets, data = values.buffers()
-    numbers = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1] if offsets else None
-    if numbers is None or not len(numbers):
-        numbers = np.zeros(1, np.int32)
-    return numbers, np.frombuffer(data, np.uint8) if data and data.size else np.zeros(0, np.uint8)
-
-
 def _pieces(values: Any) -> Iterator[tuple[int, Any]]:
     """Yield slices of a binary array without nulls of about PIECE_BYTES, each with its first row."""
-    ends = _buffers(values)[0][1:]
+    ends = offsets_and_bytes(values)[0][1:]
     start = 0
     while start < len(values):
         before = int(ends[start - 1]) if start else int(ends[0]) - len(values[0].as_py())
@@ -260,7 +248,7 @@ def _columns(pa: Any, values: Any, schema: Any) -> list[Any] | str:
     one = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     text = pa.compute.binary_join(one, b"\n")[0].as_buffer()
     try:
-        found = _objects(pa, text, schema, len(values), int(np.diff(_buffers(values)[0]).max()))
+        found = _objects(pa, text, schema, len(values), int(np.diff(offsets_and_bytes(values)[0]).max()))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         return str(error).removesuffix(" in row 0").removeprefix("JSON parse error: ")
     if found.num_rows != len(values):
@@ -287,15 +275,6 @@ def _objects(pa: Any, text: Any, schema: Any, count: int = 1, longest: int = 0) 
 def _is_line_by_line(text: NDArray[np.uint8], count: int) -> bool:
     """Return whether a text of so many values has a line for each."""
     return np.count_nonzero(text == ord("\n")) == count - 1 and not (text == ord("\r")).any()
-
-
-def _places(pa: Any, count: int, rows: NDArray[np.intp]) -> Any:
-    """Return the indices that put values of `rows` into `count` rows; the others are null."""
-    places = np.zeros(count, np.int64)
-    places[rows] = np.arange(len(rows))
-    is_missing = np.ones(count, bool)
-    is_missing[rows] = False
-    return pa.array(places, mask=is_missing)
 
 
 def _misfits(pa: Any, value: bytes, schema: Any) -> Misfits:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kstore.base import optional
 from kstore.columns.value_decoding import Decoded, Decoding, Errors, checked_errors, nullable
+from kstore.decoders.binary_arrays import indices, offsets_and_bytes
 from kstore.decoders.confluent_frame import framed
 from kstore.disk import fs
 from kstore.errors import ConfigError
@@ -94,18 +95,16 @@ class ProtobufReader:
         reasons: dict[int, str] = {}
         present = np.flatnonzero(~is_null)
         rows, messages = self._messages(values, present, reasons)
-        if len(messages) and int(pa.compute.max(pa.compute.binary_length(messages)).as_py()) > MOST_GROUPS:
-            rows, messages = self._shallow(messages, rows, reasons)
+        rows, messages = self._shallow(messages, rows, reasons)
         parts = self._parts(messages, rows, tuple(names), reasons)
         order = np.array([row for part, _ in parts for row in part], np.int64)
-        is_null[list(set(reasons) - set(order.tolist()))] = True
-        places = np.zeros(len(values), np.int64)
-        places[order] = np.arange(len(order))
-        indices = pa.array(places, mask=is_null)
+        is_null[:] = True
+        is_null[order] = False
+        places = indices(pa, len(values), order)
         columns = {}
         for name in names:
             kind = self.schema.field(name).type
-            columns[name] = pa.concat_arrays([pa.nulls(0, kind), *(part[name] for _, part in parts)]).take(indices)
+            columns[name] = pa.concat_arrays([pa.nulls(0, kind), *(part[name] for _, part in parts)]).take(places)
         return Decoded(columns, reasons, is_null)
 
     def _handler(self, names: tuple[str, ...]) -> Any:
@@ -116,21 +115,22 @@ class ProtobufReader:
 
     def _shallow(self, messages: Any, rows: NDArray[np.intp], reasons: dict[int, str]) -> tuple[NDArray[np.intp], Any]:
         """Return the messages without those of deeply nested groups, on which ptars would use up the stack."""
-        if self._checked is None:
-            self._checked = _checked_class(self._descriptor, self._message)
-        kept = []
-        for i, message in enumerate(messages):
-            value = message.as_py()
-            if len(value) > MOST_GROUPS and np.count_nonzero(np.frombuffer(value, np.uint8) & 7 == GROUP) > MOST_GROUPS:
+        offsets, data = offsets_and_bytes(messages)
+        deep = []
+        for i in np.flatnonzero(np.diff(offsets) > MOST_GROUPS).tolist():
+            value = data[offsets[i] : offsets[i + 1]]
+            if np.count_nonzero(value & 7 == GROUP) > MOST_GROUPS:
+                if self._checked is None:
+                    self._checked = _checked_class(self._descriptor, self._message)
                 try:
-                    self._checked.FromString(value)
+                    self._checked.FromString(value.tobytes())
                 except optional.protobuf(USER, "message").DecodeError as error:
                     reasons[int(rows[i])] = str(error)
-                    continue
-            kept.append(i)
-        return rows[kept], messages if len(kept) == len(messages) else messages.take(
-            self._pa.array(kept, self._pa.int64())
-        )
+                    deep.append(i)
+        if not deep:
+            return rows, messages
+        kept = np.delete(np.arange(len(rows)), deep)
+        return rows[kept], messages.take(self._pa.array(kept))
 
     def _messages(self, values: Any, rows: NDArray[np.intp], reasons: dict[int, str]) -> tuple[NDArray[np.intp], Any]:
         """Return the messages of some rows without their frames, and in which rows they are."""

@@ -349,10 +349,13 @@ class ReadOnlyView:
                 return False
         if segment.is_active:
             return True  # the active segment is never cleaned
-        return any(version > seen_version and cut < next_offset for version, cut in self._cuts)
+        return self._was_cut(next_offset, seen_version)
 
     def may_have_cut(self, offset: int, seen_version: int) -> bool:
         self.refresh()
+        return self._was_cut(offset, seen_version)
+
+    def _was_cut(self, offset: int, seen_version: int) -> bool:
         return any(version > seen_version and cut < offset for version, cut in self._cuts)
 
     def refresh(self) -> None:
