@@ -20,10 +20,10 @@ from kstore.errors import ConfigError
 class AvroValues:
     r"""Decodes Avro values that have the frame of Confluent's schema registry, for `decode=`.
 
-    fastavro decodes each value by the schema that its frame names, and resolves it to one schema for all. Dates, times
-    and decimals become Arrow's, an enum text, a map a map; a union becomes the type that takes all its values, so one
-    of several types other than numbers is refused. So are recursive schemas. fastavro takes a negative number of an
-    enum's symbol or of a union's branch as one from the end. Thread-safe.
+    fastavro decodes each value by the schema that its frame names, and resolves it to one schema for all. Dates, times,
+    decimals and maps become those of Arrow, and enums become text. A union of numbers becomes the widest of them; a
+    union of other types is refused, and so is a recursive schema. A damaged value may be decoded without an error:
+    fastavro counts a negative number of a symbol or of a union's branch from the end. Thread-safe.
 
     Args:
         schemas: Where the schemas are: a mapping of their ids to Avro schemas (JSON text or objects), the URL of a

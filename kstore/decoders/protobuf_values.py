@@ -27,10 +27,11 @@ END = (1 << 31) - 1  # of a slice: PyArrow 26 fails without it
 class ProtobufValues:
     r"""Decodes values that are Protobuf messages, for `decode=`.
 
-    A value that begins with a byte 0, as no message does, has the frame of Confluent's serializers, which is dropped:
-    the id of a schema and the place of the message in its file, which must be that of `message` in the descriptor.
-    Fields become Arrow's types, an enum a text (its number if the descriptor does not have it), a time microseconds in
-    UTC; a message within itself stays binary. A field that a message lacks has Protobuf's default. Thread-safe.
+    A value that begins with a byte 0 has the frame of Confluent's serializers: the id of a schema and the place of the
+    message in its file. The frame is removed; the place must be that of `message` in the descriptor. Other values are
+    plain messages. Enums become text: the name, or the number if the descriptor does not have it. Timestamps are
+    microseconds in UTC. A message that contains its own type stays binary there. A field that is missing in a message
+    has Protobuf's default. Thread-safe.
 
     Args:
         descriptor: The compiled schema: the bytes or the file of `protoc --include_imports --descriptor_set_out=FILE`.
