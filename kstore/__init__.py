@@ -31,8 +31,8 @@ if _typing.TYPE_CHECKING:
     from kstore.config.broker_config import BrokerConfig
     from kstore.config.log_config import LogConfig
     from kstore.copies.backups.backup import Backup, backup
+    from kstore.copies.backups.restore import restore
     from kstore.copies.replication.replicate import Replication, replicate
-    from kstore.copies.restores.restore import restore
     from kstore.datasets.open_dataset import dataset, scan_polars
     from kstore.decoders.avro_values import AvroValues
     from kstore.decoders.json_values import JsonValues
@@ -157,7 +157,7 @@ _OWNERS = {
     "kstore.config.log_config": ("LogConfig",),
     "kstore.copies.backups.backup": ("Backup", "backup"),
     "kstore.copies.replication.replicate": ("Replication", "replicate"),
-    "kstore.copies.restores.restore": ("restore",),
+    "kstore.copies.backups.restore": ("restore",),
     "kstore.datasets.open_dataset": ("dataset", "scan_polars"),
     "kstore.decoders.avro_values": ("AvroValues",),
     "kstore.decoders.json_values": ("JsonValues",),

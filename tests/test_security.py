@@ -123,7 +123,7 @@ def test_nothing_is_served_and_only_backups_and_schema_registries_are_connected_
         for path in SOURCES
         if re.search(r"optional\.obstore\(|(?:import|from) obstore", path.read_text(encoding="utf-8"))
     ]
-    assert {path.parent.name for path in naming} == {"backups"}
+    assert {path.parent.name for path in naming} == {"objects"}
 
 
 def test_of_asyncio_only_the_event_loop_is_used() -> None:

@@ -13,23 +13,16 @@ import pytest
 
 import kstore
 from kstore.base import threads
-from kstore.copies.backups import (
-    backup_manifest,
-    backup_reader,
-    backup_rounds,
-    backup_writer,
-    object_keys,
-    round_changes,
-    source_partition,
-)
+from kstore.copies.backups import backup_writer, round_changes, source_partition
 from kstore.copies.backups.backup import Backup, back_up_directory
-from kstore.copies.backups.backup_contents import BackupState
 from kstore.copies.backups.backup_source import DirectorySource, StoreSource
 from kstore.copies.backups.backup_writer import BackupWriter
-from kstore.copies.backups.object_store import Objects
 from kstore.disk import fs
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
+from kstore.objects import backup_manifest, backup_reader, backup_rounds, object_keys
+from kstore.objects.backup_contents import BackupState
+from kstore.objects.object_store import Objects
 from tests.conftest import ManualClock
 from tests.support.backedup import SETTINGS, World, no_sync, picture, picture_of
 from tests.support.faultfs import LOST, NAMES_LOST, FaultFS, Plan
@@ -485,8 +478,8 @@ def test_an_announced_name_is_for_the_same_bytes_alone(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str, part_bytes: int
 ) -> None:
     from kstore.copies.backups import segment_uploads
-    from kstore.copies.backups.backup_manifest import Intent
-    from kstore.copies.backups.open_objects import open_objects
+    from kstore.objects.backup_manifest import Intent
+    from kstore.objects.open_objects import open_objects
 
     monkeypatch.setattr(segment_uploads, "PART_BYTES", part_bytes)
     objects = MemoryObjects() if kind == "memory" else open_objects(str(tmp_path / "backup"), create=True)
@@ -518,7 +511,7 @@ def test_large_segments_and_stretches_go_to_a_directory_in_one_reading(
     world: World, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kstore.copies.backups import segment_uploads
-    from kstore.copies.backups.open_objects import open_objects
+    from kstore.objects.open_objects import open_objects
 
     monkeypatch.setattr(segment_uploads, "PART_BYTES", 500)
     monkeypatch.setattr(round_changes, "BESIDE_BYTES", 300)

@@ -24,8 +24,8 @@ import pytest
 
 import kstore
 from kstore.copies.backups import backup_writer, round_changes
-from kstore.copies.backups.open_objects import open_objects
-from kstore.copies.restores.backup_state import History
+from kstore.objects.backup_state import History
+from kstore.objects.open_objects import open_objects
 from tests.support import backupkills
 from tests.support.backedup import Picture, picture_of
 from tests.support.backuplife import ROUNDS, WINDOW_SECONDS, Life, check_restored

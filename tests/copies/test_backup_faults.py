@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.copies.backups import backup_manifest, backup_writer, round_changes, segment_uploads, source_partition
+from kstore.copies.backups import backup_writer, round_changes, segment_uploads, source_partition
 from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.backups.backup_writer import BackupWriter
 from kstore.errors import BackupError, BackupFencedError
 from kstore.files import names
+from kstore.objects import backup_manifest
 from tests.conftest import ManualClock
 from tests.copies.test_backup import assert_files_are_those_of, assert_has_it_all, catch_up, files_of, newest
 from tests.support.backedup import SETTINGS, World

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.copies.backups import backup_manifest, backup_rounds, object_keys
-from kstore.copies.backups.backup_contents import (
+from kstore.errors import BackupError
+from kstore.objects import backup_manifest, backup_rounds, object_keys
+from kstore.objects.backup_contents import (
     BackupState,
     Chunk,
     Dropped,
@@ -20,9 +21,8 @@ from kstore.copies.backups.backup_contents import (
     StoredFile,
     TopicState,
 )
-from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Intent, Span
-from kstore.copies.backups.backup_rounds import Change, Round
-from kstore.errors import BackupError
+from kstore.objects.backup_manifest import BackupManifest, CatalogPlace, Intent, Span
+from kstore.objects.backup_rounds import Change, Round
 
 ID = "AAAAAAAAAAAAAAAAAAAAAg"
 

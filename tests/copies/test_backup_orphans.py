@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.copies.backups import backup_manifest, object_keys
-from kstore.copies.backups.backup_manifest import Intent
 from kstore.copies.backups.backup_source import StoreSource
 from kstore.copies.backups.backup_writer import BackupWriter
-from kstore.copies.backups.object_store import ObjectInfo, Objects
-from kstore.copies.backups.open_objects import open_objects
 from kstore.errors import BackupFencedError
 from kstore.files import names
+from kstore.objects import backup_manifest, object_keys
+from kstore.objects.backup_manifest import Intent
+from kstore.objects.object_store import ObjectInfo, Objects
+from kstore.objects.open_objects import open_objects
 from tests.conftest import ManualClock
 from tests.copies.test_backup import assert_files_are_those_of, catch_up, newest
 from tests.support.backedup import SETTINGS

@@ -22,7 +22,7 @@ from obstore.store import S3Store
 import kstore
 from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
-from kstore.copies.backups.open_objects import open_objects
+from kstore.objects.open_objects import open_objects
 from tests.conftest import ManualClock
 from tests.support import backupkills
 from tests.support.backedup import Picture, World, picture, picture_of

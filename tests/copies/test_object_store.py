@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kstore.copies.backups import object_store as objects_module
-from kstore.copies.backups.local_objects import LocalObjects
-from kstore.copies.backups.object_store import ObjectChangedError, ObjectInfo, Objects
-from kstore.copies.backups.open_objects import open_objects, url_of
 from kstore.copies.backups.source_partition import ChangedMeanwhileError, Part
 from kstore.errors import BackupError, ConfigError
+from kstore.objects import object_store as objects_module
+from kstore.objects.local_objects import LocalObjects
+from kstore.objects.object_store import ObjectChangedError, ObjectInfo, Objects
+from kstore.objects.open_objects import open_objects, url_of
 from tests.support.objectserver import BUCKET, S3Server, options
 
 KEY = "orders-0/00000000000000000000.log"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.copies.restores import finish_restore
+from kstore.copies.backups import finish_restore
 from kstore.errors import BackupError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, restore_mark
 from kstore.files.restore_mark import Progress

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import kstore
 from kstore._core import crc32c
-from kstore.copies.backups import backup_rounds, object_keys
 from kstore.disk import fs
 from kstore.errors import BackupError, KStoreError, StorageError
+from kstore.objects import backup_rounds, object_keys
 from tests.conftest import ManualClock
 from tests.support.backedup import SETTINGS, Picture, World, picture, picture_of
 from tests.support.handmade import HandmadeBackup

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.copies.backups import backup_writer
+from kstore.copies.backups import backup_writer, finish_restore
 from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
-from kstore.copies.restores import finish_restore
 from kstore.errors import BackupError
 from tests.conftest import ManualClock
 from tests.support.backedup import PASSING, World, picture, picture_of

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from kstore.copies.backups import backup_writer, round_changes
-from kstore.copies.backups.open_objects import open_objects
 from kstore.disk import fs
 from kstore.errors import ConfigWarning
+from kstore.objects.open_objects import open_objects
 from tests.conftest import ManualClock
 from tests.support.backedup import Picture
 from tests.support.backuplife import Life

@@ -17,8 +17,8 @@ from pathlib import Path
 import kstore
 from kstore.copies.backups.backup import Backup
 from kstore.copies.backups.backup_source import StoreSource
-from kstore.copies.backups.object_store import Objects
-from kstore.copies.restores.backup_state import History
+from kstore.objects.backup_state import History
+from kstore.objects.object_store import Objects
 from tests.conftest import ManualClock
 from tests.support.backedup import Partition, Picture, Place, World, picture, picture_of
 from tests.support.faultyobjects import FaultyObjects, MemoryObjects

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from kstore.copies.backups.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 from kstore.errors import BackupError
+from kstore.objects.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 from tests.support.objectserver import Fault, Plan, Request
 
 CHANGES = ("put", "create", "update", "delete")

@@ -9,8 +9,11 @@ import kstore
 from kstore import Log
 from kstore._core import crc32c
 from kstore.codec import header
-from kstore.copies.backups import backup_manifest, backup_rounds, object_keys
-from kstore.copies.backups.backup_contents import (
+from kstore.files import checkpoint, gap_files, names
+from kstore.files.load_files import LOADS_FILE
+from kstore.log.hosted_log import HostedLog
+from kstore.objects import backup_manifest, backup_rounds, object_keys
+from kstore.objects.backup_contents import (
     BackupState,
     Chunk,
     EpochStart,
@@ -18,13 +21,10 @@ from kstore.copies.backups.backup_contents import (
     StoredFile,
     TopicState,
 )
-from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace
-from kstore.copies.backups.backup_rounds import Change, Round
-from kstore.copies.backups.object_store import Objects
-from kstore.copies.backups.open_objects import open_objects
-from kstore.files import checkpoint, gap_files, names
-from kstore.files.load_files import LOADS_FILE
-from kstore.log.hosted_log import HostedLog
+from kstore.objects.backup_manifest import BackupManifest, CatalogPlace
+from kstore.objects.backup_rounds import Change, Round
+from kstore.objects.object_store import Objects
+from kstore.objects.open_objects import open_objects
 
 
 class HandmadeBackup:

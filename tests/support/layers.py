@@ -23,6 +23,7 @@ PACKAGES = (
     "codec",
     "columns",
     "files",
+    "objects",
     "log",
     "store",
     "tools",
@@ -61,7 +62,7 @@ INSIDE = {
         "bulk_loads",
     ),
     "tools": ("check", "dump"),
-    "copies": ("replication", "backups", "restores"),
+    "copies": ("replication", "backups"),
     "cli": (
         "command_times",
         "command_options",

@@ -14,8 +14,8 @@ from kstore.cli.commands.lag_display import Lag, LagDisplay, total_of
 from kstore.cli.progress import Progress
 from kstore.cli.stopping import Stopping
 from kstore.copies.backups.backup import Backup, back_up_directory
-from kstore.copies.backups.open_objects import open_objects, refuse_inside
 from kstore.disk import fs
+from kstore.objects.open_objects import open_objects, refuse_inside
 from kstore.store import catalog
 
 __all__ = ["run"]

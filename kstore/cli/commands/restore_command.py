@@ -12,7 +12,7 @@ from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_times, output
 from kstore.cli.commands import object_store_options
 from kstore.cli.progress import Progress
-from kstore.copies.restores.restore import restore
+from kstore.copies.backups.restore import restore
 from kstore.errors import InvalidTopicError
 from kstore.files import names
 from kstore.types import Restored

@@ -1,1 +1,1 @@
-"""Backups of a store's segments in an object store, which can be restored to any time of the last days."""
+"""Backups of a store's segments in an object store, and restores to any time of the last days."""

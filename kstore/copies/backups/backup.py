@@ -18,9 +18,9 @@ from kstore.base.closing import Closing
 from kstore.base.stats import BackupStats
 from kstore.copies.backups.backup_source import DirectorySource, Source, StoreSource
 from kstore.copies.backups.backup_writer import WINDOW_SECONDS, BackupWriter
-from kstore.copies.backups.object_store import Objects
-from kstore.copies.backups.open_objects import open_objects, refuse_inside
 from kstore.errors import BackupError, BackupFencedError, KStoreError, LogClosedError
+from kstore.objects.object_store import Objects
+from kstore.objects.open_objects import open_objects, refuse_inside
 from kstore.store.store import Store
 
 logger = logging.getLogger("kstore")

@@ -17,12 +17,12 @@ from typing import NamedTuple, Protocol
 
 from kstore.base.times import is_settled
 from kstore.copies.backups import source_partition
-from kstore.copies.backups.backup_contents import EpochStart, PartitionKey, TopicState
 from kstore.copies.backups.source_partition import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.files import checkpoint, epochs, load_files, names, topic_files
 from kstore.log.hosted_log import HostedLog
+from kstore.objects.backup_contents import EpochStart, PartitionKey, TopicState
 from kstore.store import catalog
 from kstore.store.catalog import Entry
 from kstore.store.log_directory import LogDirectory

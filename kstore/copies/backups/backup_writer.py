@@ -16,12 +16,8 @@ from typing import NamedTuple
 from kstore._core import crc32c
 from kstore.base.numbers import LONG_MAX
 from kstore.base.stats import BackupLag
-from kstore.copies.backups import backup_manifest, backup_reader, backup_rounds, object_keys, orphans
-from kstore.copies.backups.backup_contents import BackupState, Dropped, PartitionKey, TopicState
-from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, Span, numbers_in
-from kstore.copies.backups.backup_rounds import Change, Round
+from kstore.copies.backups import orphans
 from kstore.copies.backups.backup_source import Look, PartitionLook, Source
-from kstore.copies.backups.object_store import ObjectChangedError, Objects, Tag
 from kstore.copies.backups.orphans import Orphans
 from kstore.copies.backups.round_changes import Memory, Planned, plan
 from kstore.copies.backups.segment_uploads import Uploads
@@ -29,6 +25,11 @@ from kstore.copies.backups.source_partition import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import BackupError, BackupFencedError, KStoreError
 from kstore.files import checkpoint, names
+from kstore.objects import backup_manifest, backup_reader, backup_rounds, object_keys
+from kstore.objects.backup_contents import BackupState, Dropped, PartitionKey, TopicState
+from kstore.objects.backup_manifest import BackupManifest, CatalogPlace, Span, numbers_in
+from kstore.objects.backup_rounds import Change, Round
+from kstore.objects.object_store import ObjectChangedError, Objects, Tag
 
 WINDOW_SECONDS = 7 * 86_400.0
 ROUND_BYTES = 32 << 20

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from kstore.copies.backups import object_keys
-from kstore.copies.backups.backup_contents import BackupState
-from kstore.copies.backups.backup_manifest import BackupManifest
-from kstore.copies.backups.object_store import Objects
+from kstore.objects import object_keys
+from kstore.objects.backup_contents import BackupState
+from kstore.objects.backup_manifest import BackupManifest
+from kstore.objects.object_store import Objects
 
 
 class Orphans(NamedTuple):

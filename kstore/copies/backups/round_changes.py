@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kstore.copies.backups import source_partition
-from kstore.copies.backups.backup_contents import Chunk, PartitionState, SealedSegment, StoredFile
-from kstore.copies.backups.backup_rounds import Change
 from kstore.copies.backups.backup_source import PartitionLook, Source
 from kstore.copies.backups.source_partition import ChangedMeanwhileError, Place, SnapshotFile, Target
 from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files import gap_files, names
+from kstore.objects.backup_contents import Chunk, PartitionState, SealedSegment, StoredFile
+from kstore.objects.backup_rounds import Change
 
 MERGED_BYTES = 4 << 20
 """Small chunks are sent again, merged with new data into a chunk of at most this size."""

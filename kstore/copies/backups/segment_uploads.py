@@ -16,15 +16,16 @@ from typing import NamedTuple
 
 from kstore._core import crc32c
 from kstore.base.threads import Bell, Task, Workers
-from kstore.copies.backups import object_keys, round_changes, source_partition
-from kstore.copies.backups.backup_contents import Chunk, SealedSegment, StoredFile
-from kstore.copies.backups.backup_manifest import Intent
-from kstore.copies.backups.object_store import PART_BYTES, Objects
+from kstore.copies.backups import round_changes, source_partition
 from kstore.copies.backups.round_changes import Sent, Wanted
 from kstore.copies.backups.source_partition import ChangedMeanwhileError
 from kstore.disk import fs
 from kstore.errors import BackupError, CorruptRecordError, KStoreError
 from kstore.files import names
+from kstore.objects import object_keys
+from kstore.objects.backup_contents import Chunk, SealedSegment, StoredFile
+from kstore.objects.backup_manifest import Intent
+from kstore.objects.object_store import PART_BYTES, Objects
 
 THREADS = 4
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from kstore._core import crc32c
 from kstore.base.closing import Closing
 from kstore.codec.header import HEADER_BYTES
-from kstore.copies.backups.backup_contents import Chunk
 from kstore.disk import fs
 from kstore.errors import BackupError, CorruptRecordError
 from kstore.files import _log_scan, _log_search, names
 from kstore.files.log_file import open_log
+from kstore.objects.backup_contents import Chunk
 
 CHUNK_BYTES = 8 << 20
 """The largest chunk of a tail, unless one batch is larger."""

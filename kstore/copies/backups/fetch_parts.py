@@ -13,10 +13,10 @@ from functools import partial
 from kstore._core import crc32c
 from kstore.base.threads import Workers
 from kstore.codec import header
-from kstore.copies.backups.object_store import Objects
-from kstore.copies.restores.restore_plan import Part, PlannedFile
 from kstore.disk import fs
 from kstore.errors import BackupError
+from kstore.objects.object_store import Objects
+from kstore.objects.restore_plan import Part, PlannedFile
 
 _READ_BYTES = 1 << 20
 _WRITE_BYTES = 8 << 20  # whenever this much is written, the system is asked to write it to the disk

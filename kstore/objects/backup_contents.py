@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from kstore.copies.backups import object_keys
-from kstore.copies.backups.backup_manifest import Span, numbers_in
 from kstore.files import names
+from kstore.objects import object_keys
+from kstore.objects.backup_manifest import Span, numbers_in
 
 PartitionKey: TypeAlias = tuple[str, int]
 

@@ -10,7 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kstore.copies.backups.backup_contents import (
+from kstore.errors import BackupError, UnknownTopicOrPartitionError
+from kstore.files import names
+from kstore.files.topic_files import INTERNAL_CONFIGS
+from kstore.objects.backup_contents import (
     BackupState,
     Chunk,
     PartitionKey,
@@ -18,9 +21,6 @@ from kstore.copies.backups.backup_contents import (
     SealedSegment,
     StoredFile,
 )
-from kstore.errors import BackupError, UnknownTopicOrPartitionError
-from kstore.files import names
-from kstore.files.topic_files import INTERNAL_CONFIGS
 
 MOST_FILE_BYTES = 2**31 - 1
 """The largest file of a segment: positions have 32 bits."""

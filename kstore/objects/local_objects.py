@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from kstore._core import crc32c
-from kstore.copies.backups.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 from kstore.disk import fs, newfiles
 from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError, StorageError
+from kstore.objects.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
 _READ_BYTES = 1 << 20  # malloc returns larger buffers to the system: each new one costs page faults

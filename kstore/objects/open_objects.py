@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kstore.copies.backups.local_objects import LocalObjects
-from kstore.copies.backups.object_store import Objects
-from kstore.copies.backups.remote_objects import RemoteObjects, without_credentials
 from kstore.errors import BackupError
+from kstore.objects.local_objects import LocalObjects
+from kstore.objects.object_store import Objects
+from kstore.objects.remote_objects import RemoteObjects, without_credentials
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory", "file")
 """The allowed schemes. A path without a scheme is a directory on this machine."""

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 
-from kstore.copies.backups import backup_rounds
-from kstore.copies.backups.backup_contents import BackupState, PartitionKey
-from kstore.copies.restores.restore_plan import PartitionPlan, Plan
 from kstore.disk import fs
 from kstore.errors import BackupError, KStoreError, StorageError
 from kstore.files import _log_search, checkpoint, gap_files, names, restore_mark
@@ -18,6 +15,9 @@ from kstore.files.epochs import LeaderEpochCache
 from kstore.files.load_files import LOADS_FILE, read_done
 from kstore.files.log_file import open_log
 from kstore.files.topic_files import TOPICS_FILE, TopicRecord, TopicTable
+from kstore.objects import backup_rounds
+from kstore.objects.backup_contents import BackupState, PartitionKey
+from kstore.objects.restore_plan import PartitionPlan, Plan
 from kstore.store.store import Store
 
 STATE_FILE = "kstore-restore.catalog"

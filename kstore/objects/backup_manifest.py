@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kstore.base.numbers import LONG_MAX
-from kstore.copies.backups import object_keys
-from kstore.copies.backups.object_store import Objects, Tag
 from kstore.errors import BackupError, StorageError
 from kstore.files import json_file
+from kstore.objects import object_keys
+from kstore.objects.object_store import Objects, Tag
 
 VERSION = 1
 MOST_MANIFEST_BYTES = 64 << 20

@@ -12,12 +12,12 @@ from itertools import islice
 from kstore._core import crc32c
 from kstore.base import times
 from kstore.base.threads import Workers
-from kstore.copies.backups import backup_rounds, object_keys
-from kstore.copies.backups.backup_contents import BackupState
-from kstore.copies.backups.backup_manifest import BackupManifest, CatalogPlace, numbers_in
-from kstore.copies.backups.backup_rounds import Round
-from kstore.copies.backups.object_store import Objects
 from kstore.errors import BackupError
+from kstore.objects import backup_rounds, object_keys
+from kstore.objects.backup_contents import BackupState
+from kstore.objects.backup_manifest import BackupManifest, CatalogPlace, numbers_in
+from kstore.objects.backup_rounds import Round
+from kstore.objects.object_store import Objects
 
 FIRST_BYTES = 64 << 10
 """The size of the first read of a round; most headers are shorter."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kstore.base import times
-from kstore.copies.backups import backup_reader, object_keys
-from kstore.copies.backups.backup_contents import BackupState, PartitionKey
-from kstore.copies.backups.backup_manifest import BackupManifest, numbers_in, read_manifest
-from kstore.copies.backups.object_store import Objects
 from kstore.errors import BackupError
+from kstore.objects import backup_reader, object_keys
+from kstore.objects.backup_contents import BackupState, PartitionKey
+from kstore.objects.backup_manifest import BackupManifest, numbers_in, read_manifest
+from kstore.objects.object_store import Objects
 
 
 class History:

@@ -16,18 +16,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kstore.base import arguments
-from kstore.copies.backups.backup_contents import BackupState, PartitionKey
-from kstore.copies.backups.local_objects import LocalObjects
-from kstore.copies.backups.object_store import Objects
-from kstore.copies.backups.open_objects import open_objects, url_of
-from kstore.copies.restores import finish_restore
-from kstore.copies.restores.backup_state import History
-from kstore.copies.restores.fetch_parts import Fetcher, find_cut
-from kstore.copies.restores.restore_plan import Plan, plan
+from kstore.copies.backups import finish_restore
+from kstore.copies.backups.fetch_parts import Fetcher, find_cut
 from kstore.disk import fs
 from kstore.errors import BackupError
 from kstore.files import restore_mark
 from kstore.files.restore_mark import Progress
+from kstore.objects.backup_contents import BackupState, PartitionKey
+from kstore.objects.backup_state import History
+from kstore.objects.local_objects import LocalObjects
+from kstore.objects.object_store import Objects
+from kstore.objects.open_objects import open_objects, url_of
+from kstore.objects.restore_plan import Plan, plan
 from kstore.types import Restored, RestoredPartition
 
 THREADS = 8

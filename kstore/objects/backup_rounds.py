@@ -15,8 +15,11 @@ from typing import Any
 from kstore._core import crc32c
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.codec import compression
-from kstore.copies.backups import object_keys
-from kstore.copies.backups.backup_contents import (
+from kstore.errors import BackupError, CorruptRecordError, InvalidTopicError
+from kstore.files import checkpoint, names
+from kstore.files.json_file import Fields, is_text
+from kstore.objects import object_keys
+from kstore.objects.backup_contents import (
     BackupState,
     Chunk,
     Dropped,
@@ -27,7 +30,7 @@ from kstore.copies.backups.backup_contents import (
     StoredFile,
     TopicState,
 )
-from kstore.copies.backups.backup_manifest import (
+from kstore.objects.backup_manifest import (
     CRC_MAX,
     MOST_LENGTH,
     VERSION,
@@ -39,9 +42,6 @@ from kstore.copies.backups.backup_manifest import (
     parse,
     spans_of,
 )
-from kstore.errors import BackupError, CorruptRecordError, InvalidTopicError
-from kstore.files import checkpoint, names
-from kstore.files.json_file import Fields, is_text
 
 PREFIX = struct.Struct(">8sII")
 ROUND_MAGIC = b"KSBROUND"

@@ -10,7 +10,8 @@ from itertools import chain, islice
 from typing import Any
 
 from kstore.base import optional
-from kstore.copies.backups.object_store import (
+from kstore.errors import BackupError, ConfigError
+from kstore.objects.object_store import (
     MOST_BYTES,
     PART_BYTES,
     PARTS_AT_ONCE,
@@ -20,7 +21,6 @@ from kstore.copies.backups.object_store import (
     Tag,
     Tagged,
 )
-from kstore.errors import BackupError, ConfigError
 
 _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE)
