@@ -98,10 +98,9 @@ class LocalObjects(Objects):
                 if entry.is_dir(follow_symlinks=False):
                     for inner in fs.scandir(entry.path):
                         if inner.is_file(follow_symlinks=False):
-                            size = inner.stat(follow_symlinks=False).st_size
-                            yield ObjectInfo(f"{entry.name}/{inner.name}", size)
+                            yield _info(f"{entry.name}/{inner.name}", inner)
                 elif entry.is_file(follow_symlinks=False) and entry.name != fs.LOCK_FILE:
-                    yield ObjectInfo(entry.name, entry.stat(follow_symlinks=False).st_size)
+                    yield _info(entry.name, entry)
         except (StorageError, OSError) as error:
             raise BackupError(f"{self.path} cannot be listed: {error}") from error
 
@@ -150,6 +149,11 @@ class LocalObjects(Objects):
             yield
         except StorageError as error:
             raise BackupError(f"{key} in {self.path}: {error.strerror or error}") from error
+
+
+def _info(key: str, entry: os.DirEntry[str]) -> ObjectInfo:
+    stat = entry.stat(follow_symlinks=False)
+    return ObjectInfo(key, stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
 
 
 def _tag(data: bytes) -> Tag:

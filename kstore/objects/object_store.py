@@ -35,6 +35,9 @@ class Tagged(NamedTuple):
 class ObjectInfo(NamedTuple):
     key: str
     size: int
+    etag: str | None = None
+    modified_ms: int = 0
+    """When the object was written, in milliseconds since the epoch."""
 
 
 class ObjectChangedError(BackupError):

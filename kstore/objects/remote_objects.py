@@ -169,7 +169,8 @@ class RemoteObjects(Objects):
         with self._failing("the listing"):
             for page in self._obstore.list(self._store):
                 for found in page:
-                    yield ObjectInfo(found["path"], found["size"])
+                    modified_ms = int(found["last_modified"].timestamp() * 1000)
+                    yield ObjectInfo(found["path"], found["size"], found["e_tag"], modified_ms)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, up to 1000 in a request if the store supports it."""
