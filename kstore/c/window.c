@@ -14,7 +14,12 @@
 #include "crc32c.h"
 #include "wire.h"
 
+static ks_mounted_read ks_mounted;
+
+void ks_set_mounted_read(ks_mounted_read read) { ks_mounted = read; }
+
 ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position) {
+    if (fd >= KS_FIRST_MOUNTED && ks_mounted) return ks_mounted(fd, p, n, position);
     size_t done = 0;
     while (done < n) {
         ssize_t got = pread(fd, p + done, n - done, position + (int64_t)done);
@@ -37,6 +42,7 @@ static int ks_is_in_memory(int fd) {
 ptrdiff_t ks_read_cached(int fd, uint8_t *p, size_t n, int64_t position) {
 #ifdef RWF_NOWAIT
     size_t done = 0;
+    if (fd >= KS_FIRST_MOUNTED) return -1;
     if (position < 0) return -1; /* -1 would mean the descriptor's own position */
     while (done < n) {
         struct iovec rest = {p + done, n - done};

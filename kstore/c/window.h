@@ -8,6 +8,14 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { KS_FIRST_MOUNTED = 1 << 30 }; /* from here on, descriptors are those of kstore.disk.mounts */
+
+/* Does what ks_read_at does, for a file of a mount. */
+typedef ptrdiff_t (*ks_mounted_read)(int fd, uint8_t *p, size_t n, int64_t position);
+
+/* Sets the function that reads files of mounts. Each module that is linked with window.c has its own. */
+void ks_set_mounted_read(ks_mounted_read read);
+
 /* Reads `n` bytes at `position`, fewer only at the end of the file; returns their number, or -1 with `errno`. */
 ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
 

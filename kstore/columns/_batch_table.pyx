@@ -8,7 +8,6 @@ so that a table and the batches never differ.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport strerror
 
 from kstore.columns._columns cimport Columns, Memory, new_memory
 from kstore.columns._native cimport (
@@ -21,7 +20,7 @@ from kstore.codec._wire cimport MAGIC_AT
 
 from kstore.base.optional import Late
 from kstore._core import decode_batches
-from kstore.errors import StorageError
+from kstore.disk import mounts
 
 np = Late("numpy")
 
@@ -175,8 +174,7 @@ cdef class BatchTable:
 
     cdef object _stop_name(self, int stop):
         if stop == KS_FAILED_READ:
-            error = self._r.error
-            raise StorageError(error, (<bytes> strerror(error)).decode(errors="replace"), self.path)
+            raise mounts.read_error(self._r.error, self.path)
         if stop == KS_OUT_OF_MEMORY:
             raise MemoryError(f"a table of {self._n} batches cannot grow")
         return "past" if stop == KS_PAST else "alone" if stop == KS_LEFT_ALONE else "end"

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.ref cimport PyObject, Py_CLEAR, Py_XINCREF
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset, strerror
+from libc.string cimport memcpy, memset
 
 from kstore.columns._columns cimport BinaryColumn, Columns, HeadersColumn, Memory, new_memory, share
 from kstore.columns._native cimport (
@@ -34,7 +34,7 @@ from kstore.columns import _columns
 from kstore.columns.keyed_rows import checked_columns, checked_layout
 from kstore.codec import compression
 from kstore._core import RecordIterator, decode_batches
-from kstore.errors import StorageError
+from kstore.disk import mounts
 
 np = Late("numpy")
 
@@ -368,7 +368,7 @@ cdef class Reader:
             if stop in STOPS:
                 return STOPS[stop]
             if stop == KS_FAILED_READ:
-                raise StorageError(r.error, (<bytes> strerror(r.error)).decode(errors="replace"), self.path)
+                raise mounts.read_error(r.error, self.path)
             if stop == KS_OUT_OF_MEMORY:
                 raise MemoryError(f"columns of {self._out.n} rows and {self._out.bytes} bytes cannot grow")
             self._complain()

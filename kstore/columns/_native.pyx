@@ -4,6 +4,8 @@
 `setup.py` compiles the files into this module only. Other modules call their functions through its pointers.
 """
 
+from kstore.disk._mounted_read cimport mounted_read, set_mounted_read
+
 cdef extern from "columns/blocks.h" nogil:
     ks_block *c_block_new "ks_block_new"(size_t size) noexcept
     ks_block *c_block_of "ks_block_of"(const void *data, size_t size, void (*release)(void *) noexcept nogil,
@@ -63,6 +65,8 @@ cdef extern from "columns/batchtable.h" nogil:
                                                            int64_t count, int threads) noexcept
     void c_pick_field "ks_pick_field"(uint8_t *to, const ks_vec *rows, int64_t first, int64_t n, size_t at,
                                       size_t width) noexcept
+
+set_mounted_read(mounted_read)
 
 ks_block_new = c_block_new
 ks_block_of = c_block_of

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kstore.disk import _cached, _copy_range
+from kstore.disk import _cached, _copy_range, mounts
 from kstore.disk._lock import Lock as Lock
 from kstore.disk._map import Map as Map
 from kstore.disk.handles import LINK_REASON as LINK_REASON
@@ -70,11 +70,23 @@ def open(
     `write` opens it for reading and writing at any position (never O_APPEND: callers use pwrite). `create` makes a
     missing file, `new` makes a file and fails if it exists, `empty` cuts an existing file to 0 bytes; each implies
     `write`. A symbolic link is refused unless `follow` is true, which is for paths that the user has named. A device,
-    a named pipe or a socket is refused without waiting.
+    a named pipe or a socket is refused without waiting. A file of a mount can only be read.
     """
+    if (found := mounts.find(path)) is not None:
+        if write or create or new or empty:
+            raise storage_error(OSError(errno.EROFS, os.strerror(errno.EROFS)), path)
+        _mounted_status(found, path)
+        return mounts.open_file(*found, path)
     flags = os.O_RDWR if write or create or new or empty else os.O_RDONLY
     flags |= (os.O_CREAT if create or new else 0) | (os.O_EXCL if new else 0) | (os.O_TRUNC if empty else 0)
     return open_regular(path, flags, follow=follow)
+
+
+def _mounted_status(found: tuple[mounts.Tree, str], path: StrPath) -> os.stat_result:
+    status = found[0].status(found[1])
+    if status is None:
+        raise MissingFileError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+    return status
 
 
 class closing:  # lower case, like `contextlib.closing`
@@ -94,11 +106,14 @@ class closing:  # lower case, like `contextlib.closing`
 
     def __del__(self) -> None:
         if (fd := getattr(self, "_fd", -1)) >= 0:
-            os.close(fd)
+            close(fd)
 
 
 def close(fd: int) -> None:
     """Close a descriptor; on some file systems this raises the error of an earlier, delayed write."""
+    if fd >= mounts.FIRST_DESCRIPTOR:
+        mounts.close(fd)
+        return
     try:
         os.close(fd)
     except OSError as error:
@@ -107,6 +122,10 @@ def close(fd: int) -> None:
 
 def pread(fd: int, size: int, position: int) -> bytes:
     """Return the `size` bytes at `position`, or fewer if the file ends before."""
+    if fd >= mounts.FIRST_DESCRIPTOR:
+        size = min(size, max(mounts.file_of(fd).status.st_size - position, 0))
+        taken = bytearray(size)
+        return bytes(taken[: mounts.read_into(fd, memoryview(taken), position)])
     if (cached := _cached.read(fd, size, position)) is not None:
         return cached
     try:
@@ -126,6 +145,8 @@ def pread(fd: int, size: int, position: int) -> bytes:
 def pread_into(fd: int, buffer: WriteableBuffer, position: int) -> int:
     """Fill `buffer` with the bytes from `position` on; return their number, which is less only if the file ends."""
     view = memoryview(buffer).cast("B")
+    if fd >= mounts.FIRST_DESCRIPTOR:
+        return mounts.read_into(fd, view, position)
     got = _cached.read_into(fd, view, position)
     try:
         while got < len(view):
@@ -171,10 +192,14 @@ def truncate(fd: int, size: int) -> None:
         raise storage_error(error, fd) from error
 
 
+def _fstat(fd: int) -> os.stat_result:
+    return mounts.file_of(fd).status if fd >= mounts.FIRST_DESCRIPTOR else os.fstat(fd)
+
+
 def size(fd: int) -> int:
     """Return the file's length in bytes."""
     try:
-        return os.fstat(fd).st_size
+        return _fstat(fd).st_size
     except OSError as error:
         raise storage_error(error, fd) from error
 
@@ -184,6 +209,8 @@ def hole_behind(fd: int, position: int) -> int | None:
 
     Returns None if any bytes, even zeros, were written after the page, and on file systems that do not report holes.
     """
+    if fd >= mounts.FIRST_DESCRIPTOR:
+        return None
     page_end = (position // _PAGE_BYTES + 1) * _PAGE_BYTES
     try:
         os.lseek(fd, page_end, os.SEEK_DATA)
@@ -196,7 +223,7 @@ def hole_behind(fd: int, position: int) -> int | None:
 
 def inode(fd: int) -> int:
     try:
-        return os.fstat(fd).st_ino
+        return _fstat(fd).st_ino
     except OSError as error:
         raise storage_error(error, fd) from error
 
@@ -204,7 +231,7 @@ def inode(fd: int) -> int:
 def identity(fd: int) -> tuple[int, int]:
     """Return the device and inode numbers, which no other file has while this one exists."""
     try:
-        status = os.fstat(fd)
+        status = _fstat(fd)
     except OSError as error:
         raise storage_error(error, fd) from error
     return status.st_dev, status.st_ino
@@ -271,6 +298,8 @@ def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
     """
     if count <= 0:
         return 0
+    if in_fd >= mounts.FIRST_DESCRIPTOR:
+        return os.write(out_fd, pread(in_fd, min(count, _CHUNK_BYTES), position))
     try:
         return os.sendfile(out_fd, in_fd, position, min(count, _MAX_CALL_BYTES))
     except OSError as error:
@@ -282,6 +311,8 @@ def sendfile(out_fd: int, in_fd: int, position: int, count: int) -> int:
 
 def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
     """Return the file's metadata; for a link, the link's own metadata unless `follow` is true."""
+    if (found := mounts.find(path)) is not None:
+        return _mounted_status(found, path)
     try:
         return os.stat(path, follow_symlinks=follow)
     except OSError as error:
@@ -298,6 +329,8 @@ def set_modified(path: StrPath, modified_ns: int) -> None:
 
 def exists(path: StrPath) -> bool:
     """Return whether anything is at the path; any error except a missing file is raised."""
+    if (found := mounts.find(path)) is not None:
+        return found[0].status(found[1]) is not None
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -310,7 +343,8 @@ def exists(path: StrPath) -> bool:
 def is_at(fd: int, path: StrPath) -> bool:
     """Return whether the path still names the file that the descriptor has open."""
     try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
+        found = mounts.find(path)
+        return os.path.samestat(_fstat(fd), os.stat(path) if found is None else _mounted_status(found, path))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
@@ -534,6 +568,8 @@ def _names_in(fd: int, path: str) -> list[tuple[str, bool]]:
 
 def listdir(path: StrPath) -> list[str]:
     """Return the names in a directory, sorted."""
+    if mounts.find(path) is not None:
+        return [entry.name for entry in scandir(path)]
     while True:
         try:
             return sorted(os.listdir(path))
@@ -541,8 +577,21 @@ def listdir(path: StrPath) -> list[str]:
             make_room_or_raise(error, path)
 
 
+def is_directory(path: StrPath) -> bool:
+    """Return whether a directory, or a link to one, is at the path."""
+    if (found := mounts.find(path)) is None:
+        return os.path.isdir(path)
+    return found[0].entries(found[1]) is not None
+
+
 def scandir(path: StrPath) -> list[os.DirEntry[str]]:
     """Return a directory's entries, sorted by name; reading an entry's size takes a system call."""
+    if (found := mounts.find(path)) is not None:
+        _mounted_status(found, path)
+        mounted = found[0].entries(found[1])
+        if mounted is None:
+            raise storage_error(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), path)
+        return sorted(mounted, key=lambda entry: entry.name)  # type: ignore[arg-type]
     while True:
         try:
             with os.scandir(os.fspath(path)) as entries:

@@ -137,7 +137,5 @@ cdef inline object reason(Stop stop, const Header *h, int64_t end):
 
 cdef inline int raise_read(int error, object path) except -1:
     """Raise the `StorageError` of a failed read."""
-    import os                      # imported here, since a .pxd has no module-level imports
-
-    from kstore.errors import StorageError
-    raise StorageError(error, os.strerror(error), None if path is None else os.fspath(path))
+    from kstore.disk import mounts  # imported here, since a .pxd has no module-level imports
+    raise mounts.read_error(error, path)

@@ -14,6 +14,7 @@ from libc.string cimport memset
 from kstore.codec._wire cimport (
     BASE_SEQUENCE_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, load16, load32, load64,
 )
+from kstore.disk._mounted_read cimport mounted_read, set_mounted_read
 from kstore.files._framing cimport (
     BAD_GAP, BAD_RANGE, BAD_READ, END, GOES_ON, TORN, Header, Stop, check_crc_at, check_place, raise_read, read_header,
     reason, stop_name,
@@ -22,6 +23,8 @@ from kstore.files._index_search cimport OFFSET_ENTRY, TIME_ENTRY, put_offset_ent
 from kstore.files._window cimport Window, window_at, window_free, window_new
 
 from typing import NamedTuple
+
+set_mounted_read(mounted_read)
 
 
 cdef enum:

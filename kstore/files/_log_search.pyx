@@ -15,6 +15,7 @@ from kstore.codec._wire cimport (
     BASE_TIMESTAMP_AT, CODEC_MASK, RECORDS_AT, RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, load32, load64,
 )
 from kstore.disk._held cimport hold, take_back
+from kstore.disk._mounted_read cimport mounted_read, set_mounted_read
 from kstore.files._framing cimport (
     BAD_ORDER, BAD_READ, END, GOES_ON, TORN, Header, Stop, check_crc_at, check_place, raise_read, read_header, reason,
 )
@@ -26,6 +27,8 @@ from typing import NamedTuple
 from kstore._core import decode_batches
 from kstore.codec import compression
 from kstore.errors import CorruptRecordError, InvalidRecordError
+
+set_mounted_read(mounted_read)
 
 
 cdef enum:

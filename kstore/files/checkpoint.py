@@ -185,9 +185,13 @@ def _update(root: StrPath, name: str, changes: Mapping[Partition, int | None]) -
         _write(root, name, after)
 
 
+def format_offsets(offsets: Mapping[Partition, int]) -> bytes:
+    """Return the bytes of one of the `ROOT_CHECKPOINTS`."""
+    return format_checkpoint(sorted((topic, partition, offset) for (topic, partition), offset in offsets.items()))
+
+
 def _write(root: StrPath, name: str, offsets: Mapping[Partition, int]) -> None:
-    lines = sorted((topic, partition, offset) for (topic, partition), offset in offsets.items())
-    data, path = format_checkpoint(lines), _join(root, name)
+    data, path = format_offsets(offsets), _join(root, name)
     if len(data) > MAX_CHECKPOINT_BYTES:
         raise StorageError(errno.EFBIG, f"{len(data)} bytes of lines; {MAX_CHECKPOINT_BYTES} are allowed", path)
     fs.write_atomically(path, data)
@@ -365,8 +369,12 @@ def ensure_partition_metadata(directory: StrPath, topic_id: uuid.UUID) -> None:
             wanted, stored = format_topic_id(topic_id), format_topic_id(metadata.topic_id)
             raise InconsistentTopicIdError(f"{os.fspath(directory)} is of topic id {stored}, not of {wanted}")
         return
-    text = f"version: {_VERSION}\ntopic_id: {format_topic_id(topic_id)}"
-    fs.write_atomically(_join(directory, PARTITION_METADATA), text.encode())
+    fs.write_atomically(_join(directory, PARTITION_METADATA), format_partition_metadata(topic_id))
+
+
+def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """Return the bytes of a `partition.metadata`."""
+    return f"version: {_VERSION}\ntopic_id: {format_topic_id(topic_id)}".encode()
 
 
 def _join(directory: StrPath, name: str) -> str:

@@ -17,7 +17,7 @@ from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files import json_file
 
-__all__ = ["GAPS_FILE", "add_gap", "cut_gaps", "read_gaps", "write_gaps"]
+__all__ = ["GAPS_FILE", "add_gap", "cut_gaps", "format_gaps", "read_gaps", "write_gaps"]
 
 logger = logging.getLogger("kstore")
 
@@ -45,8 +45,12 @@ def read_gaps(directory: str | os.PathLike[str]) -> list[tuple[int, int]]:
 
 def write_gaps(directory: str | os.PathLike[str], gaps: Iterable[tuple[int, int]]) -> None:
     """Replace the file, durably; adjacent and overlapping gaps are merged."""
-    content = {"version": _VERSION, "gaps": _merged(gaps)}
-    fs.write_atomically(os.path.join(directory, GAPS_FILE), f"{json.dumps(content)}\n".encode())
+    fs.write_atomically(os.path.join(directory, GAPS_FILE), format_gaps(gaps))
+
+
+def format_gaps(gaps: Iterable[tuple[int, int]]) -> bytes:
+    """Return the bytes of the file; adjacent and overlapping gaps are merged."""
+    return f"{json.dumps({'version': _VERSION, 'gaps': _merged(gaps)})}\n".encode()
 
 
 def add_gap(directory: str, start: int, end: int, *, first_base: int) -> None:

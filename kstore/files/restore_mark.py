@@ -74,7 +74,7 @@ def remove_progress(root: str) -> None:
 def refuse_unfinished(root: str) -> None:
     """Raise `StorageError` if a restore into this directory is not finished."""
     path = os.path.join(root, RESTORE_FILE)
-    if os.path.realpath(root) not in _finishing and fs.exists(path):
+    if fs.exists(path) and os.path.realpath(root) not in _finishing:
         raise StorageError(
             errno.EBUSY,
             "a restore into this directory is not finished; the same `kstore restore` again goes on with it, and "

@@ -115,7 +115,7 @@ class TopicTable:
         `FullDiskError` is raised and nothing has changed.
         """
         written = TopicTable(next(self._generations), self.topics, self.extra, (), self._generations)
-        data = written._to_bytes()
+        data = written.to_bytes()
         full: dict[str, fs.FullDiskError] = {}
         paths = [os.fspath(root) for root in roots]
         for root in paths:
@@ -130,7 +130,8 @@ class TopicTable:
     def _changed(self, topics: Mapping[str, TopicRecord]) -> TopicTable:
         return TopicTable(self.generation, topics, self.extra, self.behind, self._generations)
 
-    def _to_bytes(self) -> bytes:
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file."""
         topics = {
             name: {
                 **record.extra,

@@ -58,6 +58,7 @@ from kstore.log.reading.fetch import FetchResult
 from kstore.log.reading.log_reader import iterate_batches, iterate_records
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.read_options import Isolation, OnLag, read_options, wants_committed
+from kstore.log.reading.remote_view import open_view
 from kstore.log.reading.view import describe_all, steadily
 from kstore.log.record_append import append_records
 from kstore.log.segments.producer_state import DEFAULT_EXPIRY, Expiry, ProducerInfo
@@ -68,6 +69,7 @@ from kstore.log.writing.housekeepers import InlineHousekeeper, ThreadHousekeeper
 from kstore.log.writing.housekeeping import Housekeeper
 from kstore.log.writing.retention import Deletion, Outlook
 from kstore.log.writing.writer import Writer
+from kstore.objects.remote_prefix import RemoteOptions, RemotePrefix, open_parent, refuse_to_write
 from kstore.types import AppendInfo, CompactionStats, SegmentInfo, TimestampOffset
 
 if TYPE_CHECKING:
@@ -120,6 +122,10 @@ class Log(Closing):
         config: ConfigSource = None,
         clock: Callable[[], int] | None = None,
         max_decompressed_bytes: int | None = None,
+        storage: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        until: datetime | int | None = None,
+        with_deleted: bool = False,
         **settings: Unpack[LogSettings],
     ) -> Self:
         """Open the partition directory at `path`, named `topic-partition`.
@@ -129,7 +135,9 @@ class Log(Closing):
         in this mode while another process writes it.
 
         Args:
-            path: The partition's directory. Its name consists of the topic and the partition: `orders-0`.
+            path: The partition's directory. Its name consists of the topic and the partition: `orders-0`. In mode "r"
+                also the URL of a prefix of an object store that holds the log, and the name:
+                `s3://bucket/prefix/orders-0`.
             mode: "a" to append (and create), "r" to read only.
             config: A `LogConfig`, a mapping, or the path of a properties file. It is not stored; pass it at each
                 opening.
@@ -138,6 +146,10 @@ class Log(Closing):
             max_decompressed_bytes: A batch that would decompress to more bytes than this raises `CorruptRecordError`;
                 256 MiB if omitted. No producer makes such a batch, but a batch of a few kilobytes can decompress to
                 gigabytes.
+            storage: obstore's settings for a URL; see `Store.open`.
+            cache: A directory for fetched bytes of a URL; see `Store.open`.
+            until: The time of a backup's state; see `Store.open`.
+            with_deleted: Whether a backup's deleted segments are read; see `Store.open`.
             **settings: Settings by name, such as `segment_bytes=...`; they override `config` and are not stored either.
 
         Returns:
@@ -158,6 +170,31 @@ class Log(Closing):
             ...     print([record.value for record in events.read()])
             [b'started']
         """
+        remote = RemoteOptions(storage, cache, until, with_deleted)
+        prefix = None
+        if mode == "r":
+            path, prefix = open_parent(path, remote)
+        else:
+            refuse_to_write(path)
+            remote.refuse_unused()
+        try:
+            return cls._open(path, mode, prefix, config, clock, max_decompressed_bytes, settings)
+        except BaseException:
+            if prefix is not None:
+                prefix.close()
+            raise
+
+    @classmethod
+    def _open(
+        cls,
+        path: str | os.PathLike[str],
+        mode: str,
+        prefix: RemotePrefix | None,
+        config: ConfigSource,
+        clock: Callable[[], int] | None,
+        max_decompressed_bytes: int | None,
+        settings: LogSettings,
+    ) -> Self:
         directory, topic, partition = check_place(path, mode)
         arguments.one_of("config", config, LogConfig, Mapping, str, os.PathLike)
         checked_clock = times.checked_clock(clock)
@@ -170,7 +207,10 @@ class Log(Closing):
             cautions.issue(resolved.warnings(housekeeping=False))
         log = cls._begin(directory, topic, partition, mode, resolved)
         log._arguments = {"config": config, "max_decompressed_bytes": max_decompressed_bytes, **settings}
+        if prefix is not None:
+            log._arguments |= prefix.options._asdict()
         log._clock = checked_clock
+        log._prefix = prefix
         if mode == "r":
             log._open_for_reading()
         else:
@@ -223,12 +263,13 @@ class Log(Closing):
     _streams: ArrowStreams
     _turns: Turns | None = None
     _flushers: Flushers | None = None
+    _prefix: RemotePrefix | None = None  # that `open` has mounted
     _is_own = False  # opened and closed by the user, not by a store
 
     def _open_for_reading(self) -> None:
         if not fs.exists(self.path):
             raise fs.MissingFileError(2, "no such partition directory; mode 'r' creates nothing", self.path)
-        view = ReadOnlyView(self.path, (self.topic, self.partition))
+        view = open_view(self.path, (self.topic, self.partition))
         self.recovery = Recovery()
         self._view = view
         self._append_ready = self._refuse_append
@@ -295,8 +336,24 @@ class Log(Closing):
         try:
             self._view.close()  # a call after an interrupt finishes; a call during another thread's close waits
         finally:
+            if self._prefix is not None:
+                self._prefix.close()
             if self._writer is not None and self._writer.closed:  # false if an interrupt ended the wait
                 self._unlock()
+
+    def refresh(self) -> None:
+        """Read the present state of a prefix of an object store, if the log was opened by its URL.
+
+        A log in a directory is read as it is at each call, so this does nothing for it.
+
+        Raises:
+            StorageError: If the object store does not answer, or has no log any more; the log keeps its state.
+
+        Example:
+            >>> log.refresh()
+        """
+        if self._prefix is not None:
+            self._prefix.refresh()
 
     @property
     def failed(self) -> StorageError | None:
@@ -326,7 +383,8 @@ class Log(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.mode != "r":
             raise TypeError("a log that is open for writing cannot be pickled: it holds the writer's locks")
-        return _reopen, (self.path, self._arguments)
+        path = self.path if self._prefix is None else f"{self._prefix.url}/{os.path.basename(self.path)}"
+        return _reopen, (path, self._arguments)
 
     # Appending.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kstore.base import arguments, times
 from kstore.base.numbers import INT_MAX
 from kstore.config.log_config import LogConfig
-from kstore.disk import fs
+from kstore.disk import fs, mounts
 from kstore.errors import InvalidTopicError, StorageError
 from kstore.files import checkpoint, load_files, names, restore_mark
 from kstore.files.follower_file import FollowerRole
@@ -26,7 +26,7 @@ def check_place(path: str | os.PathLike[str], mode: str) -> tuple[str, str, int]
     """Return the absolute path, topic and partition; raise if the directory may not be opened in this mode."""
     if mode not in ("a", "r"):
         raise ValueError(f"mode is {mode!r}; 'a' (create or append) and 'r' (read only) are allowed")
-    directory = os.path.abspath(arguments.path("path", path))
+    directory = absolute(arguments.path("path", path))
     found = os.path.basename(directory)
     topic, partition = names.parse_partition_name(found)[:2]
     if mode == "a" and (live := names.partition_name(topic, partition)) != found:
@@ -34,6 +34,11 @@ def check_place(path: str | os.PathLike[str], mode: str) -> tuple[str, str, int]
     names.check_topic(topic)
     restore_mark.refuse_unfinished(os.path.dirname(directory))
     return directory, topic, partition
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path of a directory; a path in a mounted prefix is one."""
+    return path if mounts.is_mounted(path) else os.path.abspath(path)
 
 
 class Marks(NamedTuple):

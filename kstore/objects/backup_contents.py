@@ -35,6 +35,8 @@ class SealedSegment(NamedTuple):
     modified_ns: int
     """With `inode`, identifies the source's `.log` file, to detect a replacement. A restored file gets this time."""
     files: tuple[StoredFile, ...]
+    max_timestamp: int | None = None
+    """The greatest timestamp of its batches, -1 if none has one; None in backups of older releases."""
 
     def file(self, kind: str) -> StoredFile | None:
         return next((file for file in self.files if file.kind == kind), None)

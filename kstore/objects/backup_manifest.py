@@ -159,11 +159,12 @@ def parse(data: bytes, where: str) -> json_file.Fields:
         return json_file.Fields(parsed, where)
 
 
-def check_version(fields: json_file.Fields) -> None:
+def check_version(fields: json_file.Fields, most: int = VERSION) -> None:
     """Take the version; raises `BackupError` if this release does not know it."""
     version = fields.integer("version", 0, LONG_MAX)
-    if version != VERSION:
-        raise BackupError(f"{fields.path} has version {version}; this release of kstore knows version {VERSION}")
+    if not 1 <= version <= most:
+        known = "version 1" if most == 1 else f"versions 1 to {most}"
+        raise BackupError(f"{fields.path} has version {version}; this release of kstore knows {known}")
 
 
 @contextmanager

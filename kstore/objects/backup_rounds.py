@@ -33,7 +33,6 @@ from kstore.objects.backup_contents import (
 from kstore.objects.backup_manifest import (
     CRC_MAX,
     MOST_LENGTH,
-    VERSION,
     check_version,
     list_of,
     lists,
@@ -49,6 +48,9 @@ CATALOG_MAGIC = b"KSBCATAL"
 
 MOST_HEADER_BYTES = 128 << 20
 """The largest header of a round, and the largest compressed catalog. Decompressed it may be four times as large."""
+
+VERSION = 2
+"""The version of rounds and catalogs. Those of version 1 have no greatest timestamps of segments."""
 
 _ZSTD = 4
 
@@ -153,7 +155,7 @@ def decode_round(data: bytes, where: str) -> Round:
     """Decode the header of a round's object; `data` may be longer. Raises `BackupError` if it is malformed."""
     fields = parse(_header(data, ROUND_MAGIC, where), where)
     with malformed_fields(where):
-        check_version(fields)
+        check_version(fields, VERSION)
         time_ms = fields.integer("time_ms", 0, LONG_MAX)
         dropped = list_of(fields, "dropped", fields.take("dropped"), 2)
         found = Round(
@@ -183,7 +185,7 @@ def decode_catalog(data: bytes, where: str) -> BackupState:
     except CorruptRecordError as error:
         raise BackupError(f"{where} cannot be decompressed: {error.reason}") from None
     with malformed_fields(where):
-        check_version(fields)
+        check_version(fields, VERSION)
         partitions: dict[PartitionKey, PartitionState] = {}
         for each in fields.objects("partitions"):
             partition = _partition(each)
@@ -435,10 +437,14 @@ def _read_marks(fields: Fields) -> dict[str, Any]:
 
 def _segments(fields: Fields, name: str) -> Iterator[SealedSegment]:
     for place, item in fields.items(name):
-        if not isinstance(item, list) or len(item) != 5 or not isinstance(item[4], list):
-            raise fields.refusal(place, item, "a list of 5, the last one of files")
+        if not isinstance(item, list) or len(item) not in (5, 6) or not isinstance(item[4], list):
+            raise fields.refusal(place, item, "a list of 5 or 6, the fifth one of files")
         base, end, inode, modified_ns = numbers_of(fields, place, item[:4], (LONG_MAX, LONG_MAX, 2**64 - 1, LONG_MAX))
-        yield SealedSegment(base, end, inode, modified_ns, tuple(_file(fields, place, each) for each in item[4]))
+        latest = item[5] if len(item) == 6 else None
+        if latest is not None and (type(latest) is not int or not -1 <= latest <= LONG_MAX):
+            raise fields.refusal(place, latest, f"null or a whole number from -1 to {LONG_MAX}")
+        files = tuple(_file(fields, place, each) for each in item[4])
+        yield SealedSegment(base, end, inode, modified_ns, files, latest)
 
 
 def _file(fields: Fields, place: str, value: Any) -> StoredFile:

@@ -11,7 +11,7 @@ from kstore.base import times
 from kstore.errors import BackupError
 from kstore.objects import backup_reader, object_keys
 from kstore.objects.backup_contents import BackupState, PartitionKey
-from kstore.objects.backup_manifest import BackupManifest, numbers_in, read_manifest
+from kstore.objects.backup_manifest import BackupManifest, CatalogPlace, numbers_in, read_manifest
 from kstore.objects.object_store import Objects
 
 
@@ -58,6 +58,11 @@ class History:
         places = self.manifest.catalogs
         oldest_ms = places[0].time_ms if places and not places[0].rounds else 0
         return max(self.manifest.kept_from_ms, oldest_ms)
+
+    @property
+    def kept_catalogs(self) -> list[CatalogPlace]:
+        """The catalogs whose objects all exist, oldest first."""
+        return [place for place in self.manifest.catalogs if place.time_ms >= self._kept_from_ms]
 
     def _is_kept(self, state: BackupState) -> bool:
         """Whether all objects of a state still exist; lists the objects if its restore window has passed."""

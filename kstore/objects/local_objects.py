@@ -16,7 +16,16 @@ from kstore._core import crc32c
 from kstore.disk import fs, newfiles
 from kstore.disk.newfiles import FilePart
 from kstore.errors import BackupError, StorageError
-from kstore.objects.object_store import MOST_BYTES, ObjectChangedError, ObjectInfo, Objects, Tag, Tagged
+from kstore.objects.object_store import (
+    MOST_BYTES,
+    Fetched,
+    ObjectChangedError,
+    ObjectInfo,
+    ObjectMissingError,
+    Objects,
+    Tag,
+    Tagged,
+)
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
 _READ_BYTES = 1 << 20  # malloc returns larger buffers to the system: each new one costs page faults
@@ -44,6 +53,19 @@ class LocalObjects(Objects):
 
     def read_range(self, key: str, position: int, length: int) -> bytes:
         return b"".join(self.stream(key, position, length))
+
+    def fetch(self, key: str, position: int, length: int, etag: str | None = None) -> Fetched:
+        self._count("get")
+        try:
+            with fs.closing(fs.open(self._path(key))) as fd:
+                found = _etag(os.fstat(fd))
+                if etag not in (None, found):
+                    raise ObjectChangedError(f"{key} in {self.path} has been replaced since it was listed or read")
+                return Fetched(memoryview(fs.pread(fd, length, position)), fs.size(fd), found)
+        except fs.MissingFileError as error:
+            raise ObjectMissingError(f"{key} is missing in {self.path}") from error
+        except StorageError as error:
+            raise BackupError(f"{key} in {self.path}: {error.strerror or error}") from error
 
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
         self._count("get")
@@ -153,7 +175,11 @@ class LocalObjects(Objects):
 
 def _info(key: str, entry: os.DirEntry[str]) -> ObjectInfo:
     stat = entry.stat(follow_symlinks=False)
-    return ObjectInfo(key, stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
+    return ObjectInfo(key, stat.st_size, _etag(stat), stat.st_mtime_ns // 1_000_000)
+
+
+def _etag(stat: os.stat_result) -> str:
+    return f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}"
 
 
 def _tag(data: bytes) -> Tag:

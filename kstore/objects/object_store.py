@@ -40,8 +40,20 @@ class ObjectInfo(NamedTuple):
     """When the object was written, in milliseconds since the epoch."""
 
 
+class Fetched(NamedTuple):
+    """Bytes of an object, the size of the whole object, and its ETag."""
+
+    data: memoryview
+    object_bytes: int
+    etag: str | None
+
+
 class ObjectChangedError(BackupError):
     """The object's content has changed since it was read; nothing was written."""
+
+
+class ObjectMissingError(BackupError):
+    """There is no such object."""
 
 
 class Objects(Closing):
@@ -77,6 +89,13 @@ class Objects(Closing):
     @abstractmethod
     def read_range(self, key: str, position: int, length: int) -> bytes:
         """Return `length` bytes of an object, fewer only at its end; raises `BackupError` if there is no object."""
+
+    @abstractmethod
+    def fetch(self, key: str, position: int, length: int, etag: str | None = None) -> Fetched:
+        """Return up to `length` bytes of an object at `position`, which is in the object.
+
+        Raises `ObjectMissingError` if there is no object, and `ObjectChangedError` if its ETag is not `etag`.
+        """
 
     @abstractmethod
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:

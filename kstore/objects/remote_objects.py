@@ -15,8 +15,10 @@ from kstore.objects.object_store import (
     MOST_BYTES,
     PART_BYTES,
     PARTS_AT_ONCE,
+    Fetched,
     ObjectChangedError,
     ObjectInfo,
+    ObjectMissingError,
     Objects,
     Tag,
     Tagged,
@@ -91,6 +93,15 @@ class RemoteObjects(Objects):
         self._count("get")
         with self._failing(key):
             return bytes(self._obstore.get_range(self._store, key, start=position, length=length))
+
+    def fetch(self, key: str, position: int, length: int, etag: str | None = None) -> Fetched:
+        self._count("get")
+        options: dict[str, Any] = {"range": (position, position + length)}
+        if etag is not None:
+            options["if_match"] = etag
+        with self._failing(key):
+            found = self._obstore.get(self._store, key, options=options)
+            return Fetched(memoryview(found.bytes()), found.meta["size"], found.meta["e_tag"])
 
     def stream(self, key: str, position: int, length: int) -> Iterator[memoryview]:
         if length <= 0:
@@ -204,7 +215,9 @@ class RemoteObjects(Objects):
     def _failed(self, key: str, error: Exception) -> BackupError:
         self._refuse_missing_bucket(error)
         if isinstance(error, FileNotFoundError):
-            return BackupError(f"{key} is missing in {self.url}")
+            return ObjectMissingError(f"{key} is missing in {self.url}")
+        if isinstance(error, self._errors.PreconditionError):
+            return ObjectChangedError(f"{key} in {self.url} has been replaced since it was listed or read")
         if _NO_CREDENTIALS.search(str(error)):
             return BackupError(
                 f"{self.url} refuses the credentials, or there are none: give them in options= or in the environment "

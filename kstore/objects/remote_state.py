@@ -27,6 +27,8 @@ class ObjectRange(NamedTuple):
     """CRC-32C of the bytes of the file; -1 if it is not known."""
     is_zstd: bool = False
     """Whether the bytes are one zstd frame."""
+    etag: str | None = None
+    """The ETag of the object, if a listing told it."""
 
 
 class RemoteFile(NamedTuple):
@@ -37,9 +39,14 @@ class RemoteFile(NamedTuple):
     """The bytes of a small file that is in no object of its own."""
     modified_ms: int = 0
     """When the file was last changed, in milliseconds since the epoch."""
+    length: int = UNKNOWN
+    """The size of the file if it is less than its ranges have; -1 otherwise."""
 
     @property
     def size(self) -> int:
+        """The size in bytes."""
+        if self.length != UNKNOWN:
+            return self.length
         return len(self.content) if self.content is not None else sum(each.length for each in self.ranges)
 
 

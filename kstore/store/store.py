@@ -24,6 +24,7 @@ from kstore.disk import openfiles
 from kstore.files import restore_mark
 from kstore.log.log import Log
 from kstore.log.reading.read_options import Isolation, OnLag
+from kstore.objects.remote_prefix import RemoteOptions
 from kstore.store import catalog, compact_store, store_stats
 from kstore.store.administration import Administration
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
@@ -38,6 +39,7 @@ from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
 from kstore.store.open_store import Opening, Recovering, open_directories
 from kstore.store.read_only_logs import LogReaders, Logs
+from kstore.store.remote_paths import OpenedPaths, open_paths
 from kstore.store.table import Table, TopicTables
 from kstore.store.topic_record import TopicFile
 from kstore.store.topics import _topic_append
@@ -100,6 +102,7 @@ class Store(Closing):
     """The log directories, as absolute paths without symbolic links."""
 
     _arguments: dict[str, Any]
+    _opened: OpenedPaths
     _turns: Turns | None = None
     _flushers: Flushers | None = None
 
@@ -121,6 +124,11 @@ class Store(Closing):
         seed: int | None = None,
         max_open_files: int | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
+        storage: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        until: datetime | int | None = None,
+        archive: str | None = None,
+        with_deleted: bool = False,
         **settings: Unpack[StoreSettings],
     ) -> Self:
         """Open the log directories at `paths`.
@@ -130,7 +138,9 @@ class Store(Closing):
         changes a byte; any number of processes may open the store in mode "r", even while another process writes it.
 
         Args:
-            paths: One log directory, or several as in a broker's `log.dirs`.
+            paths: One log directory, or several as in a broker's `log.dirs`. In mode "r" also the URL of a prefix of
+                an object store (`s3://bucket/prefix`, `gs://`, `az://`, `file://`): a backup, a plain copy of a log
+                directory, or the tier of a broker. Its state is that of the opening until `refresh` is called.
             mode: "a" (create or append) or "r" (read only).
             config: The settings of all topics, which a topic's own settings override: a `LogConfig`, a mapping with
                 Kafka's names, or the path of a `server.properties`. They are not stored.
@@ -146,10 +156,21 @@ class Store(Closing):
             staging_dir: The directory in which Spark's tasks were told to stage, if it is not the default one beside
                 the log directories. An opening finishes an interrupted bulk load only if its files are in this
                 directory or in the default one; another directory that the load's record names is not used.
+            storage: obstore's settings for a URL, such as `endpoint` or `access_key_id`; what is missing is taken from
+                the environment.
+            cache: A directory for fetched bytes of a URL, up to 10 GiB; several processes may share it. Without it
+                bytes are only kept in memory, up to 128 MiB.
+            until: The time of a backup's state: an aware `datetime`, or milliseconds since the epoch. By default the
+                newest state.
+            archive: The URL of a prefix with the same logs. Offsets below the first segment in the directory are read
+                from there. Only with mode "r" and one directory.
+            with_deleted: Whether to read the segments of a backup that retention has deleted, as long as its restore
+                window keeps them. With `archive` they always are.
             **settings: Settings as keywords, such as `segment_bytes` or `log_retention_check_interval_ms`; they
                 override `config`.
 
         Raises:
+            ReadOnlyError: If mode is "a" and a path is a URL.
             LogLockedError: If a broker, another store or a single log has locked a directory.
             ConfigError: If a setting is unknown or out of range, or if a path is the directory of a partition, not a
                 log directory.
@@ -174,14 +195,22 @@ class Store(Closing):
         refuse_unknown(Store.open, settings, LogConfig, BrokerConfig)
         store = cls.__new__(cls)
         store.mode = mode
-        store.paths = catalog.real_paths(paths)
-        for path in store.paths:
-            catalog.refuse_partition(path)
-            restore_mark.refuse_unfinished(path)
-        store._arguments = {"config": config, **settings}
-        seed = None if seed is None else arguments.whole("seed", seed)
-        opening = Opening(config, settings, clock, background, progress, seed, staging_dir)
-        open_directories(store.paths, mode, opening, store._assemble)
+        remote = RemoteOptions(storage, cache, until, with_deleted)
+        store._opened = open_paths(paths, mode, remote, archive)
+        try:
+            store.paths = store._opened.paths
+            for path in store.paths:
+                catalog.refuse_partition(path)
+                restore_mark.refuse_unfinished(path)
+            store._arguments = {"config": config, **settings}
+            if store._opened.prefix is not None:
+                store._arguments |= {**remote._asdict(), "archive": archive}
+            seed = None if seed is None else arguments.whole("seed", seed)
+            opening = Opening(config, settings, clock, background, progress, seed, staging_dir)
+            open_directories(store.paths, mode, opening, store._assemble)
+        except BaseException:
+            store._opened.close()
+            raise
         return store
 
     def _assemble(self, metadata: Metadata, logs: LogManager | LogReaders, opening: Opening) -> Recovering:
@@ -223,6 +252,22 @@ class Store(Closing):
                 self._topic_file.write_waiting()
                 metadata.close()
             logs.close()  # also after an interrupted close: closes the logs that are still open
+            self._opened.close()
+
+    def refresh(self) -> None:
+        """Read the present state of a prefix of an object store: of the URL that was opened, or of the archive.
+
+        Iterators that are in use continue in the new state, or raise an error if their records are no longer in it.
+        Directories are read as they are at each call, so this does nothing for them.
+
+        Raises:
+            StorageError: If the object store does not answer, or has no log any more; the store keeps its state.
+
+        Example:
+            >>> store.refresh()
+        """
+        if self._opened.prefix is not None:
+            self._opened.prefix.refresh()
 
     @property
     def closed(self) -> bool:
@@ -244,7 +289,7 @@ class Store(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.mode != "r":
             raise TypeError("a store that is open for writing cannot be pickled: it holds the directories' locks")
-        return _reopen, (self.paths, self._arguments)
+        return _reopen, (self._opened.given, self._arguments)
 
     # Topics and partitions.
 

@@ -69,7 +69,7 @@ static int64_t ks_follow_chain(ks_reader *r, int64_t at, int64_t limit) {
             p = r->memory + at;
         else if (r->window && in_window >= 0 && in_window + KS_CRC_AT <= (int64_t)r->window_size)
             p = r->window->data + in_window;
-        else if (pread(r->fd, frame, sizeof frame, at) != sizeof frame)
+        else if (ks_read_at(r->fd, frame, sizeof frame, at) != sizeof frame)
             return -1;
         int64_t size = ks_batch_size(p);
         if (p[KS_MAGIC_AT] != 2 || size < KS_RECORDS_AT || size > r->end - at) return -1;

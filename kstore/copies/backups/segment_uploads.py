@@ -52,6 +52,7 @@ class _Job:
     earlier: list[StoredFile] = field(default_factory=list)  # files that a failed attempt has sent
     files: list[StoredFile] = field(default_factory=list)
     large: list[_Large] = field(default_factory=list)
+    max_timestamp: int | None = None
     stretch: Sent = field(default_factory=lambda: Sent([]))
     is_hashed: bool = False  # waits for its intents to be announced
     is_sent: bool = False
@@ -104,7 +105,7 @@ class Uploads:
             return job.stretch
         if wanted.target is None:
             return job.files[0] if job.files else NO_FILE
-        return SealedSegment(*wanted.target[:4], tuple(job.files))
+        return SealedSegment(*wanted.target[:4], tuple(job.files), job.max_timestamp)
 
     @property
     def in_flight(self) -> bool:
@@ -248,6 +249,8 @@ class Uploads:
         """Read the files and send the small ones; large ones are sent if they need no announcement."""
         look, target = job.wanted.look, job.wanted.target
         base = _base_of(job.wanted)
+        if target is not None:
+            job.max_timestamp = source_partition.greatest_timestamp(look.path, target)
         kinds = object_keys.KINDS if target is not None else (names.SNAPSHOT,)
         for kind in kinds:
             path = os.path.join(look.path, names.file_name(base, kind))

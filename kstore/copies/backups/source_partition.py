@@ -90,6 +90,14 @@ def find_targets(directory: str, bases: tuple[int, ...]) -> list[Target]:
     return targets
 
 
+def greatest_timestamp(directory: str, target: Target) -> int | None:
+    """Return the greatest timestamp of a segment, from its batch headers; None if damage hides it."""
+    path = log_path(directory, target.base_offset)
+    with suppress(CorruptRecordError), fs.closing(open_log(path)) as fd:
+        return _log_search.greatest_timestamp(fd, 0, target.size, least=target.base_offset, path=path).timestamp
+    return None
+
+
 def read_parts(path: str, length: int) -> Iterator[bytes]:
     """Yield a file's first `length` bytes in parts; `ChangedMeanwhileError` if it is shorter."""
     with fs.closing(fs.open(path)) as fd:

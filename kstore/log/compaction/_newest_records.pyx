@@ -20,6 +20,7 @@ from kstore.codec._wire cimport (
     LOG_OVERHEAD, MAGIC_AT, MIN_V0_MESSAGE, RECORDS_AT, RECORDS_COUNT_AT, TRANSACTIONAL_BIT, batch_last_offset, load16,
     load32, load64,
 )
+from kstore.disk._mounted_read cimport mounted_read, set_mounted_read
 from kstore.files._window cimport read_at
 from kstore.log.compaction._cleaned_transactions cimport (
     KS_CLEANED, KS_CLEAN_BAD_COUNT, KS_CLEAN_BAD_CRC, KS_CLEAN_BAD_MAGIC, KS_CLEAN_BAD_MARKER, KS_CLEAN_BAD_OFFSETS,
@@ -32,7 +33,10 @@ import os
 
 from kstore._core import decode_batches
 from kstore.codec import compression
-from kstore.errors import CorruptRecordError, StorageError
+from kstore.disk import mounts
+from kstore.errors import CorruptRecordError
+
+set_mounted_read(mounted_read)
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
@@ -228,7 +232,7 @@ cdef class NewestRecords:
                     with nogil:
                         step = _read_on(self, &r, transactions)
                 if r.error:
-                    raise StorageError(r.error, os.strerror(r.error), path)
+                    raise mounts.read_error(r.error, path)
                 self._failed = False
                 return r.position, PyBytes_FromStringAndSize(<const char *> r.pieces, r.count * sizeof(Piece))
             except CorruptRecordError as error:

@@ -266,6 +266,7 @@ def open_reader(view: View, options: ReadOptions, owner: object = None) -> LogRe
         end = log_end if end_offset is None else min(end_offset, log_end)
         if options.end_timestamp is not None:
             end = end_before(view, options.end_timestamp, end)
+    view.will_read(start, end)
     reader = LogReader(view, start, end, options)
     reader.owner = owner
     return reader

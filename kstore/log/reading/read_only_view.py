@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kstore import _core
@@ -36,7 +37,7 @@ FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.005
 
 
-class _Marks(NamedTuple):
+class Marks(NamedTuple):
     """This partition's entries in the root's checkpoint files, and the identities of the files."""
 
     # After a clean shutdown (SEMANTICS 13.5) this is the high watermark if that is higher.
@@ -83,7 +84,7 @@ class ReadOnlyView:
         self.opened_in = 0  # in a forked child: the process that opened the view
         self._state = DirectoryState(SegmentList([]))
         self._listed_ns = -1
-        self._marks = _Marks()
+        self._marks = Marks()
         self._marked_ns = -1  # the root's time of modification when the marks were read
         self._indexes_behind = False
         self._refreshing = threading.Lock()
@@ -249,6 +250,9 @@ class ReadOnlyView:
             raise CorruptRecordError(
                 "the file was cut or replaced under its reader", path=piece.segment.path, position=piece.position
             )
+
+    def will_read(self, start_offset: int, end_offset: int) -> None:
+        """Do nothing: the system reads ahead."""
 
     def check_durable(self, offset: int) -> None:
         """Change the guard's version and raise `CorruptRecordError` if the recovery point is now below `offset`.
@@ -438,7 +442,7 @@ class ReadOnlyView:
             return start_above_end(start, end, segment.path)
         return None
 
-    def _read_marks(self) -> _Marks:
+    def _read_marks(self) -> Marks:
         recovery_point, points_file = self._mark(checkpoint.RECOVERY_POINTS)
         log_start, starts_file = self._mark(checkpoint.LOG_STARTS)
         was_shut_down = fs.exists(os.path.join(self.root, checkpoint.CLEAN_MARKER))
@@ -446,7 +450,7 @@ class ReadOnlyView:
             high_watermark, _ = self._mark(checkpoint.HIGH_WATERMARKS)
             if high_watermark > log_start:
                 recovery_point = max(recovery_point, high_watermark)
-        return _Marks(recovery_point, log_start, (points_file, starts_file, was_shut_down))
+        return Marks(recovery_point, log_start, (points_file, starts_file, was_shut_down))
 
     def _mark(self, name: str) -> tuple[int, tuple[int, int, int] | None]:
         """Return this partition's offset in one of the root's checkpoint files, and the identity of the file."""
@@ -482,7 +486,7 @@ class ReadOnlyView:
             # The active segment keeps its object until it is rolled.
             was_rolled = old.bases[-1:] == (base,) and base != now.bases[-1]
             if segment is None or known != file or segment.path != path or was_rolled or number >= standing:
-                segment = Segment(self.directory, base, max_index_bytes=0, writable=False, actual=now.actual)
+                segment = self._make_segment(base, now.actual)
                 segment.inode = file if is_told else None
             segment.is_active = base == now.bases[-1]
             items.append(segment)
@@ -498,6 +502,9 @@ class ReadOnlyView:
         if not items or not old.items or items[-1] is not old.items[-1]:
             state = state._replace(end_position=0, end_size=-1, end_file=None, last_batch=None)
         return state
+
+    def _make_segment(self, base: int, actual: Mapping[str, str]) -> Segment:
+        return Segment(self.directory, base, max_index_bytes=0, writable=False, actual=actual)
 
     def _read_epochs(self) -> LeaderEpochCache:
         return LeaderEpochCache.open(os.path.join(self.directory, names.LEADER_EPOCH_CHECKPOINT), create=False)

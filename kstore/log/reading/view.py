@@ -152,6 +152,9 @@ class View(Protocol):
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
         """Raise `CorruptRecordError` unless both pieces are of one state of the log."""
 
+    def will_read(self, start_offset: int, end_offset: int) -> None:
+        """Prepare for a read of `[start_offset, end_offset)`."""
+
     def check_durable(self, offset: int) -> None:
         """Raise `CorruptRecordError` if a truncation has set the recovery point below `offset`."""
 

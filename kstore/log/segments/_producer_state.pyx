@@ -25,16 +25,19 @@ from kstore.files._producer_snapshot cimport (
     SNAPSHOT_COUNT_AT, SNAPSHOT_ENTRY, SNAPSHOT_HEAD, SNAPSHOT_SOUND, Producer, snapshot_check, snapshot_finish,
     snapshot_get, snapshot_put,
 )
+from kstore.disk._mounted_read cimport mounted_read, set_mounted_read
 from kstore.log.segments._last_stable_offset cimport OpenTransactions
 from kstore.files._window cimport Window, read_at, window_at, window_free, window_new
 
 import logging
-import os
 
+from kstore.disk import mounts
 from kstore.errors import (
     CorruptRecordError, InvalidProducerEpochError, InvalidRecordError, InvalidTxnStateError, OutOfOrderSequenceError,
-    StorageError, TransactionCoordinatorFencedError,
+    TransactionCoordinatorFencedError,
 )
+
+set_mounted_read(mounted_read)
 
 cdef extern from "crc32c.h" nogil:
     uint32_t ks_crc32c(uint32_t crc, const uint8_t *p, size_t n) noexcept
@@ -542,7 +545,7 @@ cdef class ProducerTable:
                 p = window_at(&w, position, left)
                 if p == NULL:
                     if w.error:
-                        raise StorageError(w.error, os.strerror(w.error), path)
+                        raise mounts.read_error(w.error, path)
                     p = w.data             # the file was cut: use the bytes that are left
                     left = w.size
                 if left <= HEADER_UP_TO_MAGIC:
@@ -715,7 +718,7 @@ cdef Py_ssize_t read_whole(int fd, bytes data, int64_t position, object path) ex
     """Fill new bytes from the file. Return how many were read; fewer only at the end of the file."""
     cdef Py_ssize_t got = read_at(fd, <uint8_t *> PyBytes_AS_STRING(data), <size_t> PyBytes_GET_SIZE(data), position)
     if got < 0:
-        raise StorageError(errno, os.strerror(errno), path)
+        raise mounts.read_error(errno, path)
     return got
 
 

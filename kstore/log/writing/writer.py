@@ -195,6 +195,9 @@ class Writer:
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
         """Do nothing: the guard's version changes before records are cut."""
 
+    def will_read(self, start_offset: int, end_offset: int) -> None:
+        """Do nothing: the system reads ahead."""
+
     def check_durable(self, offset: int) -> None:
         """Do nothing: the guard's version changes before records are cut."""
 

@@ -18,11 +18,12 @@ from kstore.codec._wire cimport (
     MIN_V0_MESSAGE, MIN_V1_MESSAGE, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, RECORDS_COUNT_AT,
     TIMESTAMP_TYPE_BIT, V0_KEY_AT, V1_KEY_AT, batch_max_timestamp, load16, load32, load64,
 )
+from kstore.disk._mounted_read cimport mounted_read, set_mounted_read
 from kstore.files._window cimport Window, window_at, window_crc_holds, window_free, window_new
 
-import os
+from kstore.disk import mounts
 
-from kstore.errors import StorageError
+set_mounted_read(mounted_read)
 
 
 cdef enum:
@@ -262,7 +263,7 @@ def walk(int fd, int64_t position, int64_t end, *, Py_ssize_t rows=16384, bint r
 cdef int _raise_read(const Window *w, object path) except -1:
     if w.error == ENOMEM:
         raise MemoryError
-    raise StorageError(w.error, os.strerror(w.error), None if path is None else os.fspath(path))
+    raise mounts.read_error(w.error, path)
 
 
 cdef bint is_sound(Window *w, int64_t position, int64_t least, int64_t most, bint legacy, int64_t *budget) noexcept nogil:

@@ -1,0 +1,135 @@
+"""`RemotePrefix`: a prefix of an object store, opened as a log directory that is only read.
+
+The layout is found out by looking. Invariant: what is read is one state, that of the opening or of the last `refresh`;
+nothing is written and no lock is taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from kstore.base import times
+from kstore.base.closing import Closing
+from kstore.disk import mounts
+from kstore.errors import BackupError, ConfigError, ReadOnlyError, StorageError
+from kstore.objects import copied_prefix, object_keys
+from kstore.objects.backup_manifest import read_manifest
+from kstore.objects.backup_prefix import read_backup
+from kstore.objects.backup_state import History
+from kstore.objects.block_cache import BlockCache
+from kstore.objects.object_reader import ObjectReader
+from kstore.objects.open_objects import open_objects
+from kstore.objects.remote_objects import without_credentials
+from kstore.objects.remote_state import RemoteState
+from kstore.objects.remote_tree import RemoteTree
+
+MOST_LISTED = 50_000_000
+"""The most objects of a prefix that is listed."""
+
+
+def is_prefix(path: object) -> bool:
+    """Return whether a path is the URL of a prefix, or a directory that has a backup."""
+    if not isinstance(path, str | os.PathLike):
+        return False
+    given = os.fspath(path)
+    if not isinstance(given, str) or mounts.is_mounted(given):
+        return False
+    if "://" in given:
+        return not os.path.exists(given)
+    return os.path.isfile(os.path.join(given, object_keys.MANIFEST))
+
+
+def refuse_to_write(path: object) -> None:
+    """Raise `ReadOnlyError` for the URL of a prefix, which is only read."""
+    if isinstance(path, str) and "://" in path:
+        raise ReadOnlyError(f"{without_credentials(path)}: an object store is only read; open it with mode='r'")
+
+
+class RemoteOptions(NamedTuple):
+    """The arguments of an opening that are about a prefix."""
+
+    storage: Mapping[str, Any] | None = None
+    """obstore's settings."""
+    cache: str | os.PathLike[str] | None = None
+    """A directory in which fetched bytes are kept."""
+    until: datetime | int | None = None
+    """The state of a backup at this time."""
+    with_deleted: bool = False
+    """Whether the segments that retention has deleted are read as long as the backup has them."""
+
+    def refuse_unused(self) -> None:
+        """Raise `ConfigError` if an argument is given: the path is one of a directory."""
+        given = [name for name, value in self._asdict().items() if value]
+        if given:
+            raise ConfigError(f"{', '.join(given)} is given with a directory; only a URL or archive= allows that")
+
+
+class RemotePrefix(Closing):
+    """A mounted prefix. Thread-safe."""
+
+    def __init__(self, url: str, options: RemoteOptions) -> None:
+        self._until_ms = None if options.until is None else times.moment("until", options.until)
+        self._with_deleted = bool(options.with_deleted)
+        self.url = url
+        """The URL, as it was given."""
+        self.options = options
+        self.objects = open_objects(url, options.storage)
+        try:
+            state = self._read()
+        except BackupError as error:
+            raise StorageError(errno.EREMOTEIO, str(error), self.objects.url) from error
+        self.reader = ObjectReader(self.objects, cache=None if options.cache is None else BlockCache(options.cache))
+        self.tree = RemoteTree(self.objects.url, self.reader, state)
+        shown = self.objects.url if "://" in self.objects.url else f"file://{self.objects.url}"
+        self.root = self.tree.root = mounts.mount(shown, self.tree)
+
+    @property
+    def state(self) -> RemoteState:
+        return self.tree.state
+
+    def refresh(self) -> None:
+        """Read what the prefix holds now."""
+        try:
+            self.tree.replace(self._read())
+        except BackupError as error:
+            raise StorageError(errno.EREMOTEIO, str(error), self.root) from error
+
+    def close(self) -> None:
+        mounts.unmount(self.root)
+        self.reader.close()
+        self.objects.close()
+
+    def _read(self) -> RemoteState:
+        found = read_manifest(self.objects)
+        if found is not None:
+            return read_backup(History(self.objects, found[0]), self._until_ms, with_deleted=self._with_deleted)
+        if self._until_ms is not None:
+            raise ConfigError(f"until is given, and {self.objects.url} is no backup of kstore: it has one state only")
+        listing = []
+        for info in self.objects.list():
+            listing.append(info)
+            if len(listing) > MOST_LISTED:
+                raise BackupError(f"{self.objects.url} has more than {MOST_LISTED} objects; name a longer prefix")
+        if copied_prefix.looks_like_copy(listing):
+            return copied_prefix.read_copy(listing)
+        raise BackupError(
+            f"{self.objects.url} has {len(listing)} objects and no log: neither a backup of kstore, nor partition "
+            "directories such as orders-0 with segments in them, nor a tier of Kafka's tiered storage"
+        )
+
+
+def open_parent(
+    path: str | os.PathLike[str], options: RemoteOptions
+) -> tuple[str | os.PathLike[str], RemotePrefix | None]:
+    """Return the path of a partition's directory; if its parent is a prefix, mount the parent."""
+    if isinstance(path, str | os.PathLike) and isinstance(given := os.fspath(path), str):
+        parent, _, name = given.rstrip("/").rpartition("/")
+        if name and is_prefix(parent):
+            prefix = RemotePrefix(parent, options)
+            return f"{prefix.root}/{name}", prefix
+    options.refuse_unused()
+    return path, None
