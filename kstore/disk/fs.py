@@ -192,14 +192,15 @@ def truncate(fd: int, size: int) -> None:
         raise storage_error(error, fd) from error
 
 
-def _fstat(fd: int) -> os.stat_result:
+def fstat(fd: int) -> os.stat_result:
+    """Return the metadata of an open file."""
     return mounts.file_of(fd).status if fd >= mounts.FIRST_DESCRIPTOR else os.fstat(fd)
 
 
 def size(fd: int) -> int:
     """Return the file's length in bytes."""
     try:
-        return _fstat(fd).st_size
+        return fstat(fd).st_size
     except OSError as error:
         raise storage_error(error, fd) from error
 
@@ -223,7 +224,7 @@ def hole_behind(fd: int, position: int) -> int | None:
 
 def inode(fd: int) -> int:
     try:
-        return _fstat(fd).st_ino
+        return fstat(fd).st_ino
     except OSError as error:
         raise storage_error(error, fd) from error
 
@@ -231,7 +232,7 @@ def inode(fd: int) -> int:
 def identity(fd: int) -> tuple[int, int]:
     """Return the device and inode numbers, which no other file has while this one exists."""
     try:
-        status = _fstat(fd)
+        status = fstat(fd)
     except OSError as error:
         raise storage_error(error, fd) from error
     return status.st_dev, status.st_ino
@@ -344,7 +345,7 @@ def is_at(fd: int, path: StrPath) -> bool:
     """Return whether the path still names the file that the descriptor has open."""
     try:
         found = mounts.find(path)
-        return os.path.samestat(_fstat(fd), os.stat(path) if found is None else _mounted_status(found, path))
+        return os.path.samestat(fstat(fd), os.stat(path) if found is None else _mounted_status(found, path))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:

@@ -11,7 +11,7 @@ from kstore.base import times
 from kstore.errors import BackupError
 from kstore.objects import backup_reader, object_keys
 from kstore.objects.backup_contents import BackupState, PartitionKey
-from kstore.objects.backup_manifest import BackupManifest, CatalogPlace, numbers_in, read_manifest
+from kstore.objects.backup_manifest import BackupManifest, numbers_in, read_manifest
 from kstore.objects.object_store import Objects
 
 
@@ -60,9 +60,15 @@ class History:
         return max(self.manifest.kept_from_ms, oldest_ms)
 
     @property
-    def kept_catalogs(self) -> list[CatalogPlace]:
-        """The catalogs whose objects all exist, oldest first."""
-        return [place for place in self.manifest.catalogs if place.time_ms >= self._kept_from_ms]
+    def kept_places(self) -> list[int]:
+        """The numbers of the catalogs whose objects all exist, oldest first; -1 first if all rounds exist."""
+        places = self.manifest.catalogs
+        kept = [at for at, place in enumerate(places) if place.time_ms >= self._kept_from_ms]
+        return [-1, *kept] if self._kept_from_ms == 0 else kept
+
+    def states_from(self, at: int) -> Iterator[BackupState]:
+        """Yield the states from a catalog (-1: the start) to the next one."""
+        return self._states(at)
 
     def _is_kept(self, state: BackupState) -> bool:
         """Whether all objects of a state still exist; lists the objects if its restore window has passed."""

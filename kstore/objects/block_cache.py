@@ -11,6 +11,7 @@ import os
 import secrets
 import struct
 import threading
+import time
 from contextlib import suppress
 
 from kstore._core import crc32c
@@ -41,8 +42,7 @@ class BlockCache:
             if len(data) >= _TRAILER.size:
                 body, stored = data[: -_TRAILER.size], _TRAILER.unpack(data[-_TRAILER.size :])[0]
                 if crc32c(body) == stored:
-                    with suppress(OSError):
-                        os.utime(path)  # the oldest files are removed first
+                    fs.set_modified(path, time.time_ns())  # the oldest files are removed first
                     return body
         return None
 

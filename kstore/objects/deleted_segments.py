@@ -6,60 +6,71 @@ twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kstore.objects import backup_reader
 from kstore.objects.backup_contents import BackupState, PartitionKey, PartitionState
-from kstore.objects.backup_manifest import CatalogPlace
 from kstore.objects.backup_state import History
 
 
 def add_deleted(history: History, state: BackupState) -> BackupState:
-    """Return the state with the older segments of its partitions that earlier catalogs have.
+    """Return the state with the older segments of its partitions that earlier states have.
 
-    Of the catalogs only as many are read as are needed to go from one to the next without a gap.
+    Of the catalogs only as many are read as are needed to go from one to the next without a gap, and of the rounds
+    those between two catalogs that leave one.
     """
-    places = [place for place in history.kept_catalogs if place.number < state.number]
-    partitions = dict(state.partitions)
+    places = [at for at in history.kept_places if at < 0 or history.manifest.catalogs[at].number <= state.number]
+    finder = _Finder(history, places, state.number)
     if places:
-        catalogs: dict[int, BackupState] = {}
-        _read_between(history, places, 0, len(places), partitions, catalogs)
-        for number in sorted(catalogs, reverse=True):
-            _add_older(partitions, catalogs[number])
+        finder.find(0, len(places), state.partitions)
+    partitions = dict(state.partitions)
+    for number in sorted(finder.states, reverse=True):
+        _add_older(partitions, finder.states[number])
     return replace(state, partitions=partitions)
 
 
-def _read_between(
-    history: History,
-    places: list[CatalogPlace],
-    low: int,
-    high: int,
-    newer: dict[PartitionKey, PartitionState],
-    catalogs: dict[int, BackupState],
-) -> None:
-    """Read catalogs of `places[low:high]` until each overlaps the next one; `newer` is the state after them."""
-    if low >= high:
-        return
-    first = backup_reader.read_catalog(history.objects, places[low])
-    catalogs[first.number] = first
-    if high - low == 1 or _is_continued(first, newer):
-        return
-    middle = (low + 1 + high) // 2
-    if middle == low:
-        return
-    between = backup_reader.read_catalog(history.objects, places[middle])
-    catalogs[between.number] = between
-    _read_between(history, places, middle + 1, high, newer, catalogs)
-    _read_between(history, places, low + 1, middle, dict(between.partitions), catalogs)
+class _Finder:
+    """Reads the states that have the deleted segments."""
+
+    def __init__(self, history: History, places: list[int], number: int) -> None:
+        self.history = history
+        self.places = places
+        self.number = number
+        self.states: dict[int, BackupState] = {}
+
+    def find(self, low: int, high: int, newer: Mapping[PartitionKey, PartitionState]) -> None:
+        """Read states from the place `low` on until they overlap; `newer` is the state at the place `high`."""
+        at = self.places[low]
+        if at >= 0:
+            older = self._read(at)
+            if _is_continued(older, newer):
+                return
+        if high - low == 1:
+            for state in self.history.states_from(at):
+                if state.number < self.number:
+                    self.states[state.number] = state
+            return
+        middle = (low + high) // 2
+        self.find(middle, high, newer)
+        self.find(low, middle, self._read(self.places[middle]).partitions)
+
+    def _read(self, at: int) -> BackupState:
+        place = self.history.manifest.catalogs[at]
+        if place.number not in self.states:
+            self.states[place.number] = backup_reader.read_catalog(self.history.objects, place)
+        return self.states[place.number]
 
 
-def _is_continued(older: BackupState, newer: dict[PartitionKey, PartitionState]) -> bool:
-    """Return whether no partition has a gap between the end of the older state and the start of the newer one."""
+def _is_continued(older: BackupState, newer: Mapping[PartitionKey, PartitionState]) -> bool:
+    """Return whether no partition has a gap between the sealed end of the older state and the start of the newer."""
     for key, partition in newer.items():
         before = older.partitions.get(key)
-        if before is None or before.topic_id != partition.topic_id or not before.segments:
-            continue
-        if before.segments[-1].end_offset < _first(partition):
+        end = 0
+        if before is not None and before.topic_id == partition.topic_id:
+            tail = before.tail[0].base_offset if before.tail else before.end_offset
+            end = before.segments[-1].end_offset if before.segments else tail
+        if end < _first(partition):
             return False
     return True
 

@@ -33,7 +33,7 @@ class _LocalFile:
 
     @property
     def status(self) -> os.stat_result:
-        return os.fstat(self._fd)
+        return fs.fstat(self._fd)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         return fs.pread_into(self._fd, buffer, position)

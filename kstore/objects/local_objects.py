@@ -58,7 +58,7 @@ class LocalObjects(Objects):
         self._count("get")
         try:
             with fs.closing(fs.open(self._path(key))) as fd:
-                found = _etag(os.fstat(fd))
+                found = _etag(fs.fstat(fd))
                 if etag not in (None, found):
                     raise ObjectChangedError(f"{key} in {self.path} has been replaced since it was listed or read")
                 return Fetched(memoryview(fs.pread(fd, length, position)), fs.size(fd), found)
