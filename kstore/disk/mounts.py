@@ -36,7 +36,7 @@ class MountedFile(Protocol):
         """Fill the buffer from `position` on; return the number of bytes, which is less only at the end."""
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """What a directory has under a name; used like `os.DirEntry`."""
 
     name: str
@@ -65,7 +65,7 @@ class Tree(Protocol):
     def status(self, path: str) -> os.stat_result | None:
         """Return the metadata of a file or directory; None if nothing is there."""
 
-    def entries(self, path: str) -> Iterable[Entry] | None:
+    def entries(self, path: str) -> Iterable[DirectoryEntry] | None:
         """Return what a directory has; None unless a directory is there."""
 
     def open(self, path: str) -> MountedFile | None:

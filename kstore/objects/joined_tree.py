@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from kstore.disk import fs, mounts
-from kstore.disk.mounts import Entry, status_of
+from kstore.disk.mounts import DirectoryEntry, status_of
 from kstore.errors import StorageError
 from kstore.files import checkpoint, names
 from kstore.objects.object_reader import ObjectReader
@@ -122,15 +122,17 @@ class JoinedTree(RemoteTree):
         joined = self.partition(directory) if directory else None
         return None if joined is None else joined.files.get(name)
 
-    def entries(self, path: str) -> Iterable[Entry] | None:
+    def entries(self, path: str) -> Iterable[DirectoryEntry] | None:
         real = f"{self.directory}/{path}" if path else self.directory
         if not fs.is_directory(real):
             return None
         below = f"{self.root}/{path}" if path else self.root
-        found = {entry.name: Entry(entry.name, f"{below}/{entry.name}", entry.stat()) for entry in fs.scandir(real)}
+        found = {
+            entry.name: DirectoryEntry(entry.name, f"{below}/{entry.name}", entry.stat()) for entry in fs.scandir(real)
+        }
         joined = self.partition(path) if path else None
         for name, file in {} if joined is None else joined.files.items():
-            found.setdefault(name, Entry(name, f"{below}/{name}", status_of_file(file)))
+            found.setdefault(name, DirectoryEntry(name, f"{below}/{name}", status_of_file(file)))
         return found.values()
 
     def open(self, path: str) -> mounts.MountedFile | None:

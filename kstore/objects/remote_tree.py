@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kstore.disk import mounts
-from kstore.disk.mounts import Entry, status_of
+from kstore.disk.mounts import DirectoryEntry, status_of
 from kstore.errors import BackupError
 from kstore.files import names
 from kstore.objects.object_reader import ObjectReader, Piece, as_storage_error
@@ -95,17 +95,17 @@ class RemoteTree:
         file = now.files.get(directory, {}).get(name)
         return None if file is None else status_of_file(file)
 
-    def entries(self, path: str) -> Iterable[Entry] | None:
+    def entries(self, path: str) -> Iterable[DirectoryEntry] | None:
         now = self._now
         files = now.files.get(path)
         if files is None:
             return None
         below = f"{self.root}/{path}" if path else self.root
-        found = [Entry(name, f"{below}/{name}", status_of_file(file)) for name, file in files.items()]
+        found = [DirectoryEntry(name, f"{below}/{name}", status_of_file(file)) for name, file in files.items()]
         if not path:
             for name in now.partitions:
                 status = status_of(True, hash(name) & _INODES, 0, now.changed_ns)
-                found.append(Entry(name, f"{below}/{name}", status))
+                found.append(DirectoryEntry(name, f"{below}/{name}", status))
         return found
 
     def open(self, path: str) -> mounts.MountedFile | None:
