@@ -354,6 +354,7 @@ class Log(Closing):
         """
         if self._prefix is not None:
             self._prefix.refresh()
+            self._view.refresh()
 
     @property
     def failed(self) -> StorageError | None:

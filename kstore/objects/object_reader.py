@@ -182,7 +182,8 @@ class ObjectReader:
         start = block * BLOCK_BYTES
         before = self._blocks.get(((of.key, of.position), block - 1))
         size = BLOCK_BYTES if before is None else min(2 * before.length, RUN_BYTES)
-        return start, min(start + max(size, min(wanted_end - start, RUN_BYTES)), of.length)
+        size = max(size, min(wanted_end - start, RUN_BYTES))
+        return start, min(start + -(-size // BLOCK_BYTES) * BLOCK_BYTES, of.length)
 
     def _new_run(self, of: ObjectRange, start: int, end: int, plan: ReadPlan | None) -> _Run | None:
         """Make a run of the blocks before the first known one; None if the first is known. Called with the lock."""

@@ -22,6 +22,7 @@ from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import openfiles
 from kstore.files import restore_mark
+from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.objects.remote_prefix import RemoteOptions
@@ -268,6 +269,9 @@ class Store(Closing):
         """
         if self._opened.prefix is not None:
             self._opened.prefix.refresh()
+            for entry in self._metadata.current().entries():
+                if entry.log is not None and not entry.log.closed:
+                    HostedLog(entry.log).view.refresh()
 
     @property
     def closed(self) -> bool:
