@@ -73,7 +73,7 @@ def read_aiven(
     found, topics = _topics(listing)
     keys = wanted_keys(topics, partitions, objects.url)
     notes = list(topics.notes)
-    asked: list[tuple[AivenId, str, Mapping[str, ObjectInfo]]] = []
+    asked: list[tuple[AivenId, str, dict[str, ObjectInfo]]] = []
     unfinished: list[str] = []
     for key in keys:
         for place in topics.segments[key]:

@@ -27,6 +27,9 @@ from kstore.objects.object_store import (
     Tagged,
 )
 
+MOST_LEVELS = 8
+"""The most parts of a key. A backup's keys have two, those of a tier three and those of its prefix."""
+
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
 _READ_BYTES = 1 << 20  # malloc returns larger buffers to the system: each new one costs page faults
 
@@ -116,13 +119,9 @@ class LocalObjects(Objects):
     def list(self) -> Iterator[ObjectInfo]:
         self._count("list")
         try:
-            for entry in fs.scandir(self.path):
-                if entry.is_dir(follow_symlinks=False):
-                    for inner in fs.scandir(entry.path):
-                        if inner.is_file(follow_symlinks=False):
-                            yield _info(f"{entry.name}/{inner.name}", inner)
-                elif entry.is_file(follow_symlinks=False) and entry.name != fs.LOCK_FILE:
-                    yield _info(entry.name, entry)
+            for key, entry in _files_below(self.path, "", MOST_LEVELS):
+                if key != fs.LOCK_FILE:
+                    yield _info(key, entry)
         except (StorageError, OSError) as error:
             raise BackupError(f"{self.path} cannot be listed: {error}") from error
 
@@ -161,7 +160,7 @@ class LocalObjects(Objects):
 
     def _path(self, key: str) -> str:
         parts = key.split("/")
-        if len(parts) > 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        if len(parts) > MOST_LEVELS or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise BackupError(f"{key[:80]!a} is no name of an object below {self.path}")
         return f"{self.path}/{key}"
 
@@ -171,6 +170,15 @@ class LocalObjects(Objects):
             yield
         except StorageError as error:
             raise BackupError(f"{key} in {self.path}: {error.strerror or error}") from error
+
+
+def _files_below(path: str, prefix: str, levels: int) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the keys of the files in a directory and in those below it. Symbolic links are not followed."""
+    for entry in fs.scandir(path):
+        if entry.is_file(follow_symlinks=False):
+            yield prefix + entry.name, entry
+        elif levels > 1 and entry.is_dir(follow_symlinks=False):
+            yield from _files_below(entry.path, f"{prefix}{entry.name}/", levels - 1)
 
 
 def _info(key: str, entry: os.DirEntry[str]) -> ObjectInfo:

@@ -81,7 +81,7 @@ def make_state(
     told = [A_GUESS, *notes, *(f"{name}: left out, since it has no finished segment" for name in missing)]
     with Workers(AHEAD, "kstore-tier") as workers:
         # One task for each partition: it reads the leader epochs of its newest segment, and what is to be cut.
-        results = workers.map(lambda key: make_partition(objects, *key, ids[key], segments[key]), keys)
+        results = workers.map(lambda key: make_partition(objects, key[0], key[1], ids[key], segments[key]), keys)
         for key, (partition, its_notes) in zip(keys, results, strict=True):
             made[key] = partition
             told += its_notes

@@ -183,9 +183,9 @@ def make_partition(
     wanted = {*facts, ends[-1]}
     for segment in segments:
         # A snapshot is of the end of its segment. In a directory it lies at the base of the next one.
-        if segment.snapshot is not None and segment.end_offset in wanted:
-            if valid_end(segment, lineage) == segment.end_offset:
-                files[names.snapshot_name(segment.end_offset)] = segment.snapshot
+        end = segment.end_offset
+        if segment.snapshot is not None and end in wanted and valid_end(segment, lineage) == end:
+            files[names.snapshot_name(end)] = segment.snapshot
     files[names.LEADER_EPOCH_CHECKPOINT] = RemoteFile(content=checkpoint.format_checkpoint(lineage))
     metadata = f"version: 0\ntopic_id: {topic_id}"
     files[names.PARTITION_METADATA] = RemoteFile(content=metadata.encode())
