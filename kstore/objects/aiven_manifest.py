@@ -84,16 +84,16 @@ class AivenManifest:
         """The size that the `.indexes` object must have at least."""
         return max(place.position + place.size for place in self.indexes.values())
 
-    def log_ranges(self, key: str) -> Iterator[ObjectRange]:
+    def log_ranges(self, key: str, etag: str | None) -> Iterator[ObjectRange]:
         """Yield the ranges of the `.log` object that make up the log."""
         if self.stored_sizes is None:
             if self.log_bytes:
-                yield ObjectRange(key, 0, self.log_bytes, self.log_bytes)
+                yield ObjectRange(key, 0, self.log_bytes, self.log_bytes, etag=etag)
             return
         position, left = 0, self.log_bytes
         for stored in self.stored_sizes:
             length = min(self.chunk_bytes, left)
-            yield ObjectRange(key, position, stored, length, is_zstd=True)
+            yield ObjectRange(key, position, stored, length, is_zstd=True, etag=etag)
             position += stored
             left -= length
 

@@ -176,9 +176,9 @@ def _segment(segment: AivenId, manifest: AivenManifest, parts: Mapping[str, Obje
     modified_ms = parts[LOG].modified_ms
     indexes = {}
     for kind, (position, size) in manifest.indexes.items():
-        ranges = (ObjectRange(parts[INDEXES].key, position, size, size),) if size else ()
+        ranges = (ObjectRange(parts[INDEXES].key, position, size, size, etag=parts[INDEXES].etag),) if size else ()
         indexes[kind] = RemoteFile(ranges, modified_ms=modified_ms)
-    log = RemoteFile(tuple(manifest.log_ranges(parts[LOG].key)), modified_ms=modified_ms)
+    log = RemoteFile(tuple(manifest.log_ranges(parts[LOG].key, parts[LOG].etag)), modified_ms=modified_ms)
     lineage, snapshot = indexes.pop(LEADER_EPOCHS), indexes.pop(names.SNAPSHOT)
     return TierSegment(
         place=parts[LOG].key,

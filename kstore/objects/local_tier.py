@@ -28,7 +28,7 @@ AHEAD = 16
 """How many segments are read at the same time."""
 
 EPOCHS = ".leader_epoch_checkpoint"
-_NEEDED = {names.LOG, names.OFFSET_INDEX, names.TIME_INDEX, EPOCHS}
+_NEEDED = {names.LOG, names.OFFSET_INDEX, names.TIME_INDEX, EPOCHS, names.SNAPSHOT}
 
 _DIRECTORY = re.compile(r"(?:[^/]+/)*([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})-([a-zA-Z0-9_-]{22})")
 _FILE = re.compile(
@@ -136,7 +136,7 @@ def _read_segment(objects: Objects, parts: Mapping[str, tuple[_Key, ObjectInfo]]
     base = parts[names.LOG][0].base_offset
     files = {kind: _file(info) for kind, (_, info) in parts.items()}
     place, lineage = parts[names.LOG][1].key, files.pop(EPOCHS)
-    snapshot = files.pop(names.SNAPSHOT, None)
+    snapshot = files.pop(names.SNAPSHOT)
     facts = find_end(objects, place, base, files, LONG_MAX)
     where = f"{parts[EPOCHS][1].key} in {objects.url}"
     epochs = parse_lineage(read_file(objects, lineage, MOST_EPOCHS_BYTES), where)
@@ -161,5 +161,5 @@ def _read_segment(objects: Objects, parts: Mapping[str, tuple[_Key, ObjectInfo]]
 
 
 def _file(info: ObjectInfo) -> RemoteFile:
-    ranges = (ObjectRange(info.key, 0, info.size, info.size),) if info.size else ()
+    ranges = (ObjectRange(info.key, 0, info.size, info.size, etag=info.etag),) if info.size else ()
     return RemoteFile(ranges, modified_ms=info.modified_ms)

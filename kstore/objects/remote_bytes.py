@@ -9,7 +9,7 @@ from __future__ import annotations
 from kstore.codec import compression
 from kstore.errors import BackupError, CorruptRecordError
 from kstore.objects.object_store import Objects
-from kstore.objects.remote_state import ObjectRange, RemoteFile
+from kstore.objects.remote_state import UNKNOWN, ObjectRange, RemoteFile
 
 
 def read_object_range(objects: Objects, part: ObjectRange) -> bytes:
@@ -20,14 +20,14 @@ def read_object_range(objects: Objects, part: ObjectRange) -> bytes:
         raise BackupError(f"{where} has {len(data)} bytes from {part.position} on; {part.stored_bytes} were expected")
     if not part.is_zstd:
         return data
-    length = max(part.length, part.frame_length)
+    length = part.length
     try:
         found = compression.decompress(compression.ZSTD, data, limit=length)
     except CorruptRecordError as error:
         raise BackupError(f"{where} is no zstd frame of {length} bytes at {part.position}: {error}") from None
     if len(found) != length:
         raise BackupError(f"{where} has a zstd frame of {len(found)} bytes at {part.position}; {length} were expected")
-    return found[: part.length]
+    return found
 
 
 def read_file(objects: Objects, file: RemoteFile, most_bytes: int) -> bytes:
@@ -37,7 +37,7 @@ def read_file(objects: Objects, file: RemoteFile, most_bytes: int) -> bytes:
         raise BackupError(f"{where} makes up a file of {file.size} bytes; at most {most_bytes} are read at once")
     if file.content is not None:
         return file.content
-    return b"".join(read_object_range(objects, part) for part in file.ranges)
+    return b"".join(read_object_range(objects, part) for part in file.ranges)[: file.size]
 
 
 class RemoteWindow:
@@ -82,17 +82,12 @@ class RemoteWindow:
 
 
 def cut_file(file: RemoteFile, size: int) -> RemoteFile:
-    """Return the file without the bytes from `size` on."""
-    if file.content is not None:
-        return file._replace(content=file.content[:size])
+    """Return a file of ranges without the bytes from `size` on."""
     kept: list[ObjectRange] = []
+    length = 0
     for part in file.ranges:
-        if size <= 0:
+        if length >= size:
             break
-        if size < part.length:
-            whole = max(part.length, part.frame_length)
-            cut = part._replace(length=size, crc=-1)
-            part = cut._replace(frame_length=whole) if part.is_zstd else cut._replace(stored_bytes=size)
         kept.append(part)
-        size -= part.length
-    return file._replace(ranges=tuple(kept))
+        length += part.length
+    return file._replace(ranges=tuple(kept), length=size if size < length else UNKNOWN)
