@@ -86,6 +86,7 @@ SECONDS = {
     "test_golden_recovery.py": 15,
     "test_golden_write.py": 20,
     "test_killed.py": 120,
+    "test_local_tier_kafka.py": 30,
     "test_log_start.py": 30,
     "test_recheck.py": 60,
     "test_machine.py": 90,

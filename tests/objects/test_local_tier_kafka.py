@@ -144,7 +144,10 @@ def test_a_log_of_the_files_has_what_consumers_read(tier: Tier, tmp_path: Path) 
         for topic in TOPICS:
             end = tier.state.partitions[topic, 0].end_offset
             for isolation, consumed in (("read_uncommitted", tier.consumed), ("read_committed", tier.committed)):
-                rows = [(each.offset, each.timestamp, each.key, each.value) for each in store.read(topic, isolation=isolation)]
+                rows = [
+                    (each.offset, each.timestamp, each.key, each.value)
+                    for each in store.read(topic, isolation=isolation)
+                ]
                 expected = [each[:4] for each in consumed[topic] if each.offset < end]
                 assert rows == expected
                 assert len(rows) > 150
