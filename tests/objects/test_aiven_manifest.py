@@ -229,7 +229,7 @@ def test_wrong_chunks_are_refused(changes: dict[str, Any], says: str) -> None:
 def test_wrong_sizes_of_chunks_are_refused(data: bytes) -> None:
     manifest = compressed()
     manifest["chunkIndex"]["transformedChunks"] = packed(data)
-    with pytest.raises(BackupError, match="transformedChunks is .* needed"):
+    with pytest.raises(BackupError, match=r"transformedChunks is .* needed"):
         parsed(manifest)
 
 
