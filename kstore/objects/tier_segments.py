@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
+from kstore.base.threads import Workers
 from kstore.errors import BackupError
 from kstore.files import checkpoint, names
 from kstore.files.epochs import EpochEntry
@@ -28,6 +29,8 @@ A_GUESS = (
 """The note of each state that was read from a tier."""
 
 MOST_EPOCHS_BYTES = 1 << 20
+AHEAD = 8
+"""How many segments of a partition are cut at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ def make_partition(
     name = names.partition_name(topic, partition)
     if not chosen.segments:
         raise BackupError(f"no segment of {name} in {objects.url} has the leader epochs of its newest segment")
-    cuts = [_cut(objects, segment, end) for segment, end in chosen.segments]
+    cuts = _cut(objects, chosen)
     files: dict[str, RemoteFile] = {}
     facts: dict[int, SegmentFacts] = {}
     ends = [segment.base_offset for segment in cuts[1:]] + [cuts[-1].end_offset]
@@ -194,18 +197,24 @@ def make_partition(
     return made, _notes(name, chosen, cuts)
 
 
-def _cut(objects: Objects, segment: TierSegment, end: int) -> TierSegment:
-    """Return the segment up to an offset; it may end earlier if no batch begins there."""
-    if end == segment.end_offset:
-        return segment
-    files, facts = cut_files(objects, segment.place, segment.base_offset, segment.files, end)
-    return replace(
-        segment,
-        files=files,
-        end_offset=facts.end_offset,
-        max_timestamp=facts.max_timestamp,
-        max_timestamp_offset=facts.max_timestamp_offset,
-    )
+def _cut(objects: Objects, chosen: Chosen) -> list[TierSegment]:
+    """Return the segments up to their ends; one may end earlier if no batch begins there."""
+
+    def cut(segment: TierSegment, end: int) -> TierSegment:
+        files, facts = cut_files(objects, segment.place, segment.base_offset, segment.files, end)
+        return replace(
+            segment,
+            files=files,
+            end_offset=facts.end_offset,
+            max_timestamp=facts.max_timestamp,
+            max_timestamp_offset=facts.max_timestamp_offset,
+        )
+
+    longer = [(segment, end) for segment, end in chosen.segments if end < segment.end_offset]
+    with Workers(AHEAD, "kstore-tier") as workers:
+        shorter = list(workers.map(lambda each: cut(*each), longer))
+    by_place = {segment.place: segment for segment in shorter}
+    return [by_place.get(segment.place, segment) for segment, _ in chosen.segments]
 
 
 def _notes(name: str, chosen: Chosen, cuts: Sequence[TierSegment]) -> list[str]:
