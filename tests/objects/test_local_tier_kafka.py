@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 import kstore
 from kstore.objects.local_objects import LocalObjects
 from kstore.objects.local_tier import local_tier_partitions, looks_like_local_tier, read_local_tier
-from kstore.objects.object_store import ObjectInfo
 from kstore.objects.remote_state import RemoteState
 from tests.kafka.kafka_broker import Cluster, Machine
 from tests.kafka.kafka_broker import machine as machine
@@ -29,29 +29,27 @@ class Tier:
 
     def __init__(self, cluster: Cluster, root: Path) -> None:
         self.logs = cluster.logs
+        self.root = root
         self.objects = LocalObjects(str(root))
         self.consumed = {topic: cluster.consume(topic) for topic in TOPICS}
         committed = {"isolation.level": "read_committed"}
         self.committed = {topic: cluster.consume(topic, config=committed) for topic in TOPICS}
-        self.listing: list[ObjectInfo] = []
-        for _ in range(2000):
-            self.listing = list(self.objects.list())
-            if all(self.end(topic) == self.active(topic) for topic in TOPICS) and len(self.local("moved")) == 1:
-                break
-            cluster.offsets("moved", 0, ["earliest"])  # the broker's own pace, without a sleep
+        deadline = time.monotonic() + 60
+        while not self.is_copied() and time.monotonic() < deadline:
+            cluster.offsets("moved", 0, ["earliest"])  # waits for the broker, without a sleep
+        self.listing = list(self.objects.list())
         self.state = read_local_tier(self.objects, self.listing)
+
+    def is_copied(self) -> bool:
+        """Whether the tier has all segments but the active ones; the broker deletes none before that."""
+        done = {int(path.name.partition("-")[0]) for path in self.root.glob("*/kept-0-*/*.snapshot")}
+        return len(self.local("moved")) == 1 and done >= set(self.local("kept")[:-1])
 
     def local(self, topic: str) -> list[int]:
         return sorted(int(path.stem) for path in (self.logs / f"{topic}-0").glob("*.log"))
 
     def active(self, topic: str) -> int:
         return self.local(topic)[-1]
-
-    def end(self, topic: str) -> int:
-        if (topic, 0) not in local_tier_partitions(self.listing):
-            return -1
-        state = read_local_tier(self.objects, self.listing, [(topic, 0)])
-        return state.partitions[topic, 0].end_offset if (topic, 0) in state.partitions else -1
 
 
 def written(state: RemoteState, objects: LocalObjects, root: Path) -> Path:
@@ -97,14 +95,14 @@ def tier(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             cluster.stop()
             cluster.start()
         for topic in TOPICS:
-            for number in range(30):
+            for number in range(20):
                 stamp = START_MS + 1000 * (100 * epoch + number)
                 rows = [(b"k%d" % number, b"v" * (number * 7 % 150), stamp + each) for each in range(3)]
                 cluster.produce(topic, rows, partition=0)
             how = {"config": {"transactional.id": f"{topic}-{epoch}"}}
             cluster.produce(topic, [(b"t", b"gone")], partition=0, transaction="abort", **how)
             cluster.produce(topic, [(b"t", b"stays")], partition=0, transaction="commit", **how)
-            for number in range(30):
+            for number in range(20):
                 cluster.produce(topic, [(b"l", b"w" * 100, START_MS + 1000 * (100 * epoch + 50 + number))], partition=0)
     yield Tier(cluster, root)
     cluster.stop()
@@ -115,7 +113,7 @@ def test_the_broker_copied_many_segments_of_two_epochs(tier: Tier) -> None:
     assert local_tier_partitions(tier.listing) == [("kept", 0), ("moved", 0)]
     for topic in TOPICS:
         found = tier.state.partitions[topic, 0]
-        assert len(found.segments) > 5
+        assert len(found.segments) > 3
         assert found.end_offset == tier.active(topic)
         assert len(bytes_of(tier.objects, found.files["leader-epoch-checkpoint"]).splitlines()) == 4
     assert len(tier.local("moved")) == 1
@@ -155,7 +153,7 @@ def test_a_log_of_the_files_has_what_consumers_read(tier: Tier, tmp_path: Path) 
             for isolation, consumed in (("read_uncommitted", tier.consumed), ("read_committed", tier.committed)):
                 got = [(each.offset, each.timestamp, each.key, each.value) for each in rows[isolation]]
                 assert got == [each[:4] for each in consumed[topic] if each.offset < end]
-                assert len(got) > 150
+                assert len(got) > 100
             assert store.log(topic, 0).log_end_offset == end
 
 
