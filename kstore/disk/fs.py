@@ -34,6 +34,7 @@ from kstore.disk.locks import checkpoint_lock as checkpoint_lock
 from kstore.disk.locks import is_locked as is_locked
 from kstore.disk.locks import lock_partition as lock_partition
 from kstore.disk.locks import lock_root as lock_root
+from kstore.disk.mounts import is_mounted as is_mounted
 from kstore.errors import StorageError
 
 if TYPE_CHECKING:
@@ -328,6 +329,12 @@ def set_modified(path: StrPath, modified_ns: int) -> None:
         raise storage_error(error, path) from error
 
 
+def absolute(path: StrPath) -> str:
+    """Return the absolute path without `.`, `..` and a slash at its end; a path of a mount has no other form."""
+    given = os.fspath(path)
+    return os.path.abspath(given) if mounts.find(given) is None else given.rstrip("/")
+
+
 def exists(path: StrPath) -> bool:
     """Return whether anything is at the path; any error except a missing file is raised."""
     if (found := mounts.find(path)) is not None:
@@ -339,6 +346,12 @@ def exists(path: StrPath) -> bool:
     except OSError as error:
         raise storage_error(error, path) from error
     return True
+
+
+def is_omitted(path: StrPath) -> bool:
+    """Return whether a mounted tree leaves out a file by design, so that its absence is no damage."""
+    found = mounts.find(path)
+    return found is not None and found[0].omits(found[1])
 
 
 def is_at(fd: int, path: StrPath) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from kstore.disk import mounts
 from kstore.disk._lock import Lock
 from kstore.disk.handles import open_regular, register
 from kstore.errors import LogLockedError, StorageError
@@ -63,8 +64,10 @@ def lock_partition(path: StrPath) -> Lock:
 def is_locked(root: StrPath) -> bool:
     """Return whether a log, a store or a broker has locked the log directory for writing; True if that is not known.
 
-    Takes no lock, and creates no file.
+    Takes no lock, and creates no file. A mounted tree has no writer.
     """
+    if mounts.is_mounted(root):
+        return False
     try:
         fd = open_regular(os.path.join(root, LOCK_FILE), os.O_RDONLY)
     except OSError:

@@ -71,6 +71,9 @@ class Tree(Protocol):
     def open(self, path: str) -> MountedFile | None:
         """Open a file; None unless a file is there."""
 
+    def omits(self, path: str) -> bool:
+        """Return whether a missing file is missing by design: what it would have is in other files."""
+
 
 _trees: dict[str, Tree] = {}
 _files: dict[int, MountedFile] = {}

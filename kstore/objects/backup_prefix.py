@@ -72,7 +72,7 @@ def _segments(planned: PartitionPlan) -> Iterator[tuple[int, SegmentFacts]]:
     latest = {segment.base_offset: segment.max_timestamp for segment in planned.state.segments}
     starts = _starts(planned.state)
     for base, end in pairwise((*planned.bases, planned.end_offset)):
-        yield base, SegmentFacts(end, latest.get(base), starts=starts.get(base, ()))
+        yield base, SegmentFacts(end, latest.get(base), starts=starts.get(base, ()), has_indexes=base in latest)
 
 
 def _starts(state: PartitionState) -> Mapping[int, tuple[tuple[int, int], ...]]:

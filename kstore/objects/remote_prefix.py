@@ -31,6 +31,17 @@ MOST_LISTED = 50_000_000
 """The most objects of a prefix that is listed."""
 
 
+class NoLogError(BackupError):
+    """A prefix has no log."""
+
+    def __init__(self, url: str, objects: int) -> None:
+        super().__init__(
+            f"{url} has {objects} objects and no log: neither a backup of kstore, nor partition "
+            "directories such as orders-0 with segments in them, nor a tier of Kafka's tiered storage"
+        )
+        self.objects = objects
+
+
 def is_prefix(path: object) -> bool:
     """Return whether a path is the URL of a prefix, or a directory that has a backup."""
     if not isinstance(path, str | os.PathLike):
@@ -116,10 +127,7 @@ class RemotePrefix(Closing):
                 raise BackupError(f"{self.objects.url} has more than {MOST_LISTED} objects; name a longer prefix")
         if copied_prefix.looks_like_copy(listing):
             return copied_prefix.read_copy(listing)
-        raise BackupError(
-            f"{self.objects.url} has {len(listing)} objects and no log: neither a backup of kstore, nor partition "
-            "directories such as orders-0 with segments in them, nor a tier of Kafka's tiered storage"
-        )
+        raise NoLogError(self.objects.url, len(listing))
 
 
 def open_parent(

@@ -61,6 +61,8 @@ class SegmentFacts(NamedTuple):
     """The last offset of the first batch that has it."""
     starts: tuple[tuple[int, int], ...] = ()
     """(offset, position) of some batches in order: the first offset of a batch and its position in the file."""
+    has_indexes: bool = True
+    """Whether the layout has index files of the segment; a missing file is then damage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,14 @@ class RemoteTree:
         file = self.files_of(directory).get(name)
         return None if file is None else self.handle(path, file)
 
+    def omits(self, path: str) -> bool:
+        directory, _, name = path.rpartition("/")
+        parsed, partition = names.parse_file_name(name), self.partition(directory)
+        if parsed is None or parsed.kind not in (names.OFFSET_INDEX, names.TIME_INDEX) or partition is None:
+            return False
+        known = partition.segments.get(parsed.offset)
+        return known is not None and not known.has_indexes
+
     def handle(self, path: str, file: RemoteFile) -> RemoteFileHandle:
         """Open a file of the prefix under a path of this tree."""
         return RemoteFileHandle(f"{self.root}/{path}", file, self._reader)

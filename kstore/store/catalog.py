@@ -251,7 +251,7 @@ def real_paths(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     by_real: dict[str, str] = {}
     for path in named:
         given = arguments.path("a log directory's path", path)
-        real = os.path.realpath(given)
+        real = given if fs.is_mounted(given) else os.path.realpath(given)
         if real in by_real:
             raise ConfigError(f"the log directory {real} is named twice, as {by_real[real]!r} and {given!r}")
         by_real[real] = given

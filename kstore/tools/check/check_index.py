@@ -81,7 +81,10 @@ class _Index:
 
     def is_there(self, report: SegmentReport, findings: Findings, missing: str, severity: Severity) -> bool:
         """Return whether there is an index; report a missing one if there are batches."""
-        if not self.exists and report.size_bytes:
+        if not self.exists and fs.is_omitted(self.path):
+            what = "the backup has no index of this segment yet; a restore builds it"
+            findings.add(self.path, "", what, severity="note")
+        elif not self.exists and report.size_bytes:
             findings.add(self.path, "SEMANTICS 8.8", missing, severity=severity, repair=_REBUILD)
         return self.exists
 

@@ -89,7 +89,7 @@ class PartitionReport:
 
 def read_marks(directory: str) -> Marks:
     """Read a partition's lines in the files of its parent directory; an unreadable file counts as having none."""
-    root, name = os.path.split(os.path.abspath(directory))
+    root, name = os.path.split(fs.absolute(directory))
     try:
         parsed = names.parse_partition_name(name)
     except InvalidTopicError:
@@ -218,7 +218,7 @@ def _check_names(report: PartitionReport, marks: Marks) -> list[names.FileName]:
         elif str(file) != name:
             what = f"the name should have 20 digits, as {file}"
             findings.add(path, "FORMAT 1.3", what, offset=file.offset, repair=f"rename it to {file}")
-            if not file.state and not os.path.exists(os.path.join(directory, str(file))):
+            if not file.state and not fs.exists(os.path.join(directory, str(file))):
                 continue
         elif file.state:
             what = {".deleted": "awaits its removal", ".cleaned": "a file of an unfinished compaction",
@@ -243,7 +243,7 @@ def _was_deleted(directory: str, base_offset: int, first_base: int, marks: Marks
     """Return whether a process may have died while deleting this segment, whose `.log` is renamed first."""
     if marks.has_marker:
         return False
-    if os.path.exists(os.path.join(directory, names.log_name(base_offset) + names.DELETED)):
+    if fs.exists(os.path.join(directory, names.log_name(base_offset) + names.DELETED)):
         return True
     if base_offset < first_base and not marks.explains_start(first_base):
         return False
@@ -297,7 +297,7 @@ def _is_closed(report: PartitionReport, marks: Marks) -> bool:
 
 def _check_marks(report: PartitionReport, marks: Marks) -> None:
     findings, end = report.findings, report.next_offset
-    root = os.path.dirname(os.path.abspath(report.path))
+    root = os.path.dirname(fs.absolute(report.path))
     point = marks.recovery_point
     path = os.path.join(root, checkpoint.RECOVERY_POINTS)
     last = report.segments[-1] if report.segments else None

@@ -106,7 +106,7 @@ def targets(paths: Iterable[str | os.PathLike[str]]) -> list[Target]:
     chosen: list[Target] = []
     named = [arguments.path("path", path) for path in paths]
     for path in (name.rstrip("/") or "/" for name in named):
-        if not os.path.isdir(path):
+        if not fs.is_directory(path):
             if fs.exists(path):
                 chosen.append(Target("file", path))
             else:
@@ -123,7 +123,7 @@ def targets(paths: Iterable[str | os.PathLike[str]]) -> list[Target]:
 def _topic(path: str) -> list[Target]:
     root, topic = os.path.split(path)
     partitions = (
-        [entry for entry in _entries(root or ".") if entry.topic == topic] if os.path.isdir(root or ".") else []
+        [entry for entry in _entries(root or ".") if entry.topic == topic] if fs.is_directory(root or ".") else []
     )
     if not partitions:
         raise fs.MissingFileError(2, "no file, directory or topic is there", path)
@@ -137,7 +137,7 @@ def _entries(root: str) -> list[catalog.Entry]:
 def _is_partition(path: str) -> bool:
     if any(names.parse_file_name(name) is not None for name in fs.listdir(path)):
         return True
-    if not names.is_partition_name(os.path.basename(os.path.abspath(path))):
+    if not names.is_partition_name(os.path.basename(fs.absolute(path))):
         return False
     return not any(entry.is_dir(follow_symlinks=False) for entry in fs.scandir(path))
 
@@ -185,7 +185,7 @@ class _Stopped(Exception):
 
 def _check(target: Target, deep: bool, progress: Progress | None) -> _Part:
     """Check one target; repeat if a writer may have changed it during the check."""
-    path = os.path.abspath(target.path)
+    path = fs.absolute(target.path)
     directory = path if target.kind != "file" else os.path.dirname(path)
     root = path if target.kind == "root" else os.path.dirname(directory)
     report, doubtful = recheck.look(lambda: _check_once(target, deep, progress), _errors, directory, root)
@@ -226,7 +226,7 @@ def _check_file(path: str, report: FileReport, *, deep: bool, progress: Progress
     """Check one file; check an index together with its log."""
     findings = report.findings
     report.size_bytes = fs.stat(path).st_size
-    directory, name = os.path.split(os.path.abspath(path))
+    directory, name = os.path.split(fs.absolute(path))
     file = names.parse_file_name(name)
     if file is not None and not file.state and file.kind in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX):
         with _only(findings, os.path.join(directory, name), path) as all_findings:

@@ -120,7 +120,7 @@ class FullDump:
                 path = stretch.files.paths[kind]
                 damages = self._damages_of(kind, path, stretch, source.topic)
                 if damages and source.directory is not None:
-                    damages = self._look_again(kind, path, stretch, source.topic, os.path.abspath(source.directory))
+                    damages = self._look_again(kind, path, stretch, source.topic, fs.absolute(source.directory))
                 for damage in damages:
                     self._report(*damage)
             self._told.clear()

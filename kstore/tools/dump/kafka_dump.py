@@ -55,7 +55,7 @@ class Dump:
     def run(self, paths: Sequence[str]) -> None:
         """Dump the files one after the other, then print the summary of their faults."""
         for path in paths:
-            self._file(_plain_path(path))
+            self._file(path if fs.is_mounted(path) else _plain_path(path))
         self._summary()
 
     def _print(self, text: str) -> None:
@@ -71,7 +71,7 @@ class Dump:
             dump(self, path, name)
 
     def _absolute(self, path: str) -> str:
-        return os.path.join(self._directory, path)
+        return path if fs.is_mounted(path) else os.path.join(self._directory, path)
 
     # Logs
 
