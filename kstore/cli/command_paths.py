@@ -54,10 +54,10 @@ def find(path: str, *, may_be_new: bool = False) -> Place:
     """
     if not path:
         raise ConfigError("the path is empty; '.' is the current directory")
-    full = os.path.abspath(path)
+    full = fs.absolute(path)
     name = os.path.basename(full)
     if fs.exists(full):
-        if not os.path.isdir(full):
+        if not fs.is_directory(full):
             raise ConfigError(f"{path} is a file: give its directory, or use 'kstore dump --files {path}'")
         if _is_partition(full, name):
             topic, number = names.parse_partition_name(name)[:2]

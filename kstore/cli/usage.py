@@ -1,7 +1,7 @@
 """Measures the disk space of directories of logs, by kind of file.
 
-Counts blocks, as `du` does, because the index of an active segment is a sparse file. A file with several names is
-counted once. Files that a writer removes during the measurement are not counted.
+Counts blocks, as `du` does, because the index of an active segment is a sparse file; in an object store it counts
+bytes. A file with several names is counted once. Files that a writer removes during the measurement are not counted.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ class Meter:
         while left:
             path = left.pop()
             total += self._one(path)
-            if not os.path.islink(path) and os.path.isdir(path):
+            if not os.path.islink(path) and fs.is_directory(path):
                 left += [entry.path for entry in _entries(path)]
         return total
 
     def _one(self, path: str) -> int:
+        if fs.is_mounted(path):
+            return fs.stat(path).st_size
         try:
             found = os.lstat(path)
         except OSError:  # removed by a writer

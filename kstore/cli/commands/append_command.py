@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kstore.cli import command_options, command_paths
+from kstore.cli.commands import mounted_paths
 from kstore.errors import ConfigError, InvalidRecordError
 from kstore.log.log import Log
 from kstore.store.store import Store
@@ -46,6 +47,7 @@ def run(arguments: list[str]) -> int:
     headers = tuple(_header(text) for text in parsed.header or ())
     lines = _lines(() if sys.stdin is None else sys.stdin.buffer)
     rows = _from_json(lines, headers) if parsed.json else _from_text(lines, parsed.key_separator, headers)
+    mounted_paths.refuse_urls(parsed.path)
     place = command_paths.find_topic(parsed.path, may_be_new=True)
     assert place.topic is not None
     if place.partition is None:

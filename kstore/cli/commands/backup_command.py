@@ -9,7 +9,7 @@ from typing import Any
 
 from kstore.base.stats import BackupStats
 from kstore.cli import command_options, output
-from kstore.cli.commands import copy_messages, object_store_options
+from kstore.cli.commands import copy_messages, mounted_paths, object_store_options
 from kstore.cli.commands.lag_display import Lag, LagDisplay, total_of
 from kstore.cli.progress import Progress
 from kstore.cli.stopping import Stopping
@@ -43,6 +43,7 @@ def run(arguments: list[str]) -> int:
     if parsed.every is not None and not parsed.follow:
         raise command_options.UsageError("--every goes with --follow: without it everything is sent once")
     given = object_store_options.options_of(parsed)
+    mounted_paths.refuse_urls(*parsed.paths)
     for path in parsed.paths:
         fs.stat(path)
     refuse_inside(parsed.to, catalog.real_paths(parsed.paths))  # before the directory is created

@@ -6,6 +6,7 @@ from typing import Any
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, output
+from kstore.cli.commands import mounted_paths
 from kstore.errors import UnknownTopicOrPartitionError
 from kstore.files.follower_file import read_roles
 from kstore.store import catalog
@@ -29,6 +30,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("paths", metavar="DIR", nargs="+", help="the log directories of one store")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parsed = parser.parse_args(arguments)
+    mounted_paths.refuse_urls(*parsed.paths)
     roots = catalog.real_paths(parsed.paths)
     if not catalog.look(roots).entries:
         raise UnknownTopicOrPartitionError(f"there is no partition in {', '.join(parsed.paths)}")

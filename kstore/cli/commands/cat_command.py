@@ -13,7 +13,9 @@ import numpy
 
 from kstore._core import Record
 from kstore.cli import command_options, command_paths, command_times, decoded_values, record_formats
+from kstore.cli.commands import mounted_paths, object_store_options, reading_cost
 from kstore.cli.progress import Progress
+from kstore.disk import fs
 from kstore.errors import ConfigError
 from kstore.log.log import Log
 from kstore.log.reading.read_options import Isolation
@@ -50,6 +52,7 @@ def run(arguments: list[str]) -> int:
         "--decode", metavar="HOW", help=f"{decoded_values.HELP}. A value that does not fit ends the command; with "
         "--json it is null, and value_error says why",
     )  # fmt: skip
+    reading_cost.add_option(cat)
     asked = cat.parse_args(arguments)
     if asked.latest:
         _check_latest(asked)
@@ -61,7 +64,7 @@ def run(arguments: list[str]) -> int:
 def parser(command: str, about: str, examples: str, last: int | None = None) -> command_options.Parser:
     """Return a parser of the arguments that `cat` and `tail` have in common."""
     made = command_options.Parser(command, about, examples)
-    made.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
+    made.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC; or a URL")
     start = command_options.add_range(made, also_until=["--to"])
     start.add_argument(
         "-n", "--last", type=command_options.whole(0), metavar="N", default=last,
@@ -75,12 +78,24 @@ def parser(command: str, about: str, examples: str, last: int | None = None) -> 
     how.add_argument("--format", metavar="FORMAT", help=f"fields as in kcat: {record_formats.FIELDS}")
     how.add_argument("-J", "--json", action="store_true", help="print a JSON object for each record")
     how.add_argument("-K", "--key-separator", metavar="TEXT", help="print keys too, each followed by this text")
+    object_store_options.add_reading(made)
     return made
 
 
 def show(asked: argparse.Namespace, *, follow: bool, timeout: float | None = None) -> int:
     """Print the selected records; return the exit code."""
-    place = command_paths.find_topic(asked.path)
+    with mounted_paths.mounted("tail" if follow else "cat", [asked.path], asked) as (asked.path,):
+        if follow and fs.is_mounted(asked.path):
+            raise command_options.UsageError(
+                f"--follow waits for more records, and what is read of {asked.path} is one state"
+            )
+        return _show(command_paths.find_topic(asked.path), asked, follow=follow, timeout=timeout)
+
+
+def _show(place: command_paths.Place, asked: argparse.Namespace, *, follow: bool, timeout: float | None) -> int:
+    if getattr(asked, "explain", False):
+        reading_cost.show(_costs(place, asked), as_json=asked.json)
+        return 0
     if follow:
         wanted = _follow(place, asked, timeout)
     else:
@@ -129,8 +144,19 @@ def _read(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[tup
                     yield entry.topic, entry.partition, record
 
 
+def _costs(place: command_paths.Place, asked: argparse.Namespace) -> Iterator[reading_cost.PartitionCost]:
+    for entry in place.entries:
+        with Log.open(entry.path, "r") as log:
+            start = _start(log, asked)
+            if asked.offset is not None:
+                start = {"offset": command_paths.first_offset(place, log, asked.offset)}
+            yield reading_cost.of(entry, log, **start, end_offset=asked.to_offset)
+
+
 def _check_latest(asked: argparse.Namespace) -> None:
     """Refuse options that have no meaning with `--latest`."""
+    if asked.explain:
+        raise command_options.UsageError("--explain does not go with --latest")
     for name, value in (("--offset", asked.offset), ("--from", asked.since), ("--last", asked.last)):
         if value is not None:
             raise command_options.UsageError(f"{name} does not go with --latest, which reads from the log start")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kstore.cli import command_options, command_paths, output
-from kstore.cli.commands import partition_pass
+from kstore.cli.commands import mounted_paths, partition_pass
 from kstore.cli.commands.partition_pass import PartitionPass, Result
 from kstore.cli.progress import Progress
 from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
@@ -57,6 +57,7 @@ def run(arguments: list[str]) -> int:
     if asked.roll and asked.dry_run:
         raise command_options.UsageError("--roll and --dry-run exclude each other: a dry run rolls nothing")
     warnings.simplefilter("ignore", ConfigWarning)  # the warnings are about long-term effects, and this is one pass
+    mounted_paths.refuse_urls(*asked.paths)
     found = {path: command_paths.find(path) for path in asked.paths}
     named = {path: place for path, place in found.items() if place.topic is not None}
     if named and asked.topic:

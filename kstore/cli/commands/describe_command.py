@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
+from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
 from kstore.cli.usage import Meter, Usage
 from kstore.codec.compression import NAMES
@@ -37,6 +39,7 @@ _ABOUT = """\
 Show topics and partitions with their offsets, sizes, times and codecs, and for a single partition every segment.
 "size" is that of the log files in use. "on disk" is the space that everything takes, as du counts it: also indexes,
 snapshots and files that are deleted and not yet removed; for a directory also the loads that are staged next to it.
+In an object store it is the size of the files that the prefix has, and the state of a backup is told.
 For a streaming query of Spark with the option groupId, and for exports with --group, it shows the positions and the lag
 behind the log end.
 Changes nothing; a broker or a store may be writing to the directory. A segment's codec is that of its first batch,
@@ -54,14 +57,20 @@ _BLANK = "partition.metadata is empty, and counts as missing; kstore repair writ
 def run(arguments: list[str]) -> int:
     """Run the subcommand and return its exit code: 1 if a partition cannot be read."""
     parser = command_options.Parser("describe", _ABOUT, _EXAMPLES)
-    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
+    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P; or a URL")
     parser.add_argument("--codecs", action="store_true", help="look at every batch's header for the codecs")
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help="print JSON")
     printed.add_argument("--svg", action="store_true", help="print a picture of one partition (DIR/TOPIC-P) as SVG")
+    object_store_options.add_reading(parser, until=["--until"])
     parsed = parser.parse_args(arguments)
     if parsed.svg and parsed.codecs:
         parser.error("argument --codecs: not allowed with argument --svg")
+    with mounted_paths.mounted("describe", [parsed.path], parsed) as (parsed.path,):
+        return _describe(parsed)
+
+
+def _describe(parsed: argparse.Namespace) -> int:
     place = command_paths.find(parsed.path)
     if parsed.svg:
         print(_picture(place, parsed.path), end="")
@@ -84,6 +93,7 @@ def run(arguments: list[str]) -> int:
         disk.add(meter.rest(place.root, [entry.path for entry in place.entries]))
     load = _pending_load(place.root)
     follows, role = _role(place.root)
+    state = mounted_paths.state_at(place.root)
     _add_lags(streams, partitions, is_whole=place.topic is None)
     if parsed.json:
         shown = {
@@ -96,6 +106,12 @@ def run(arguments: list[str]) -> int:
             "pending_load": load,
             "stream_positions": streams,
         }
+        if state is not None:
+            shown["prefix"] = {
+                "layout": state.layout,
+                "round": state.number or None,
+                "timestamp": state.time_ms or None,
+            }
         print(json.dumps(shown, indent=2))
     elif place.partition is not None and partitions:
         _show_one(partitions[0], disk, every_batch=parsed.codecs)
@@ -103,6 +119,8 @@ def run(arguments: list[str]) -> int:
         _show_all(place, partitions, disk, every_batch=parsed.codecs)
     if not parsed.json:
         _show_streams(streams)
+    if state is not None and state.number and not parsed.json:
+        print(f"a backup: round {state.number}, as of {command_times.show(state.time_ms)}")
     if role is not None and not parsed.json:
         print(escaped(role))
     if load is not None and not parsed.json:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
+from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, KStoreError
@@ -137,6 +138,7 @@ def _parser() -> _Parser:
         (command_options.UNTIL, "to_time", "TIME", "end before the first record at or after a time"),
     ):
         parser.add_argument(*names_of, action=_Once, dest=dest, metavar=metavar, help=f"+ {what}")
+    object_store_options.add_reading(parser, mark="+ ")
     flag("help", "print this to standard error, exit code 1 (as Kafka's tool); -h: to standard output")
     flag("version", f"print {KAFKA_VERSION}, the version of Kafka whose tool this is")
     return parser
@@ -190,14 +192,22 @@ def run(arguments: Sequence[str]) -> int:
     if given.version:
         print(KAFKA_VERSION)
         return 0
-    if given.json or _OURS & given.given or (given.files is None and words):
-        return _run_ours(given, words)
+    files = [] if given.files is None else _listed(given.files)
+    is_ours = bool(given.json or _OURS & given.given or object_store_options.given_to_read(given))
+    is_ours = is_ours or (given.files is None and bool(words))
+    with mounted_paths.mounted("dump", [*files, *words] if is_ours else files, given) as paths:
+        return _run(parser, given, paths, is_ours=is_ours)
+
+
+def _run(parser: _Parser, given: argparse.Namespace, paths: list[str], *, is_ours: bool) -> int:
+    if is_ours:
+        return _run_ours(given, paths)
     if given.files is None:
         print('Missing required argument "[files]"', file=sys.stderr)
         parser.print_help(sys.stderr)
         return 1
     dump = Dump(_options(given), sys.stdout.buffer, sys.stderr.write)
-    dump.run(_listed(given.files))
+    dump.run(paths)
     return 0
 
 
@@ -205,9 +215,8 @@ def _listed(files: str) -> list[str]:
     return re.sub(",+$", "", files).split(",")
 
 
-def _run_ours(given: argparse.Namespace, words: list[str]) -> int:
+def _run_ours(given: argparse.Namespace, paths: list[str]) -> int:
     """Dump directories, ranges or JSON; return 1 if anything is damaged."""
-    paths = [*(_listed(given.files) if given.files is not None else ()), *words]
     if not paths:
         raise ConfigError("nothing to dump: name a directory of logs, DIR/TOPIC, DIR/TOPIC-P or files")
     with Progress("dump", _size(paths) if sys.stderr.isatty() else -1, aside=True) as progress:
@@ -261,10 +270,10 @@ def _offset(name: str, text: str | None) -> int | None:
 
 def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]:
     """Yield the files of a path: those of each partition, or the single file."""
-    if fs.exists(path) and not os.path.isdir(path):
+    if fs.exists(path) and not fs.is_directory(path):
         yield file_source(path)
         return
-    files = partition_files(path) if os.path.isdir(path) else PartitionFiles([], [])
+    files = partition_files(path) if fs.is_directory(path) else PartitionFiles([], [])
     if files.segments:  # a directory with segments may have any name
         yield Source(files.segments, _topic(path), path, files.others)
         return
@@ -292,7 +301,7 @@ def _sources(path: str, print_note: Callable[[str], object]) -> Iterator[Source]
 def _topic(path: str) -> str | None:
     """Return the topic of a partition's directory; None if its name is not that of a partition."""
     try:
-        return names.parse_partition_name(os.path.basename(os.path.abspath(path))).topic
+        return names.parse_partition_name(os.path.basename(fs.absolute(path))).topic
     except InvalidTopicError:
         return None
 

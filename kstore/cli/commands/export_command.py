@@ -18,6 +18,7 @@ from kstore._core import check_headers
 from kstore.base import optional
 from kstore.base.threads import Workers
 from kstore.cli import command_options, command_paths, command_times, decoded_values, output
+from kstore.cli.commands import mounted_paths, object_store_options, reading_cost
 from kstore.cli.progress import Progress
 from kstore.cli.sinks import whole_outputs
 from kstore.cli.sinks.arrow_batches import Batches
@@ -29,7 +30,7 @@ from kstore.columns._columns import COLUMN_NAMES
 from kstore.columns.value_decoding import VALUE, VALUE_ERROR, Decoder, Decoding
 from kstore.decoders.json_values import JsonValues, inferred_schema
 from kstore.disk import fs
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, ReadOnlyError
 from kstore.log.log import Log
 from kstore.store.catalog import Entry
 
@@ -85,7 +86,15 @@ def run(arguments: list[str]) -> int:
     parser = _parser()
     parsed = parser.parse_args(arguments)
     _check(parser, parsed)
+    mounted_paths.refuse_urls(parsed.to)
+    with mounted_paths.mounted("export", [parsed.path], parsed) as (parsed.path,):
+        return _export(parsed)
+
+
+def _export(parsed: argparse.Namespace) -> int:
     place = command_paths.find_topic(parsed.path)
+    if parsed.group is not None and fs.is_mounted(place.root):
+        raise ReadOnlyError(f"--group keeps its positions in the directory, and {place.root} is only read")
     kind, codec = _format(parsed)
     if parsed.partition_by is None and os.path.lexists(parsed.to) and not parsed.force:
         raise ConfigError(f"{parsed.to} is there: --force writes over it")
@@ -99,6 +108,11 @@ def run(arguments: list[str]) -> int:
         None if parsed.group is None else GroupPositions(place.root, parsed.group),
         {},
     )
+    if parsed.explain:
+        reading_cost.show(
+            _costs(place, chosen), as_json=parsed.json, times=2 if parsed.decode == decoded_values.JSON else 1
+        )
+        return 0
     decoding = None if parsed.decode is None else _decoding(place, parsed, kind, chosen)
     names = _columns(parsed, kind, decoding)
     by = _partition_columns(parsed, kind, names)
@@ -169,6 +183,13 @@ def _pieces(place: command_paths.Place, chosen: _Range, needed: set[str]) -> Ite
                     yield Piece(entry.topic, entry.partition, columns, kept)
             # An empty piece, so that a file without records has the columns too.
             yield Piece(entry.topic, entry.partition, log.read_columns(log.log_end_offset, columns=wanted))
+
+
+def _costs(place: command_paths.Place, chosen: _Range) -> Iterator[reading_cost.PartitionCost]:
+    for entry in place.entries:
+        with Log.open(entry.path, "r") as log:
+            start, end = _bounds(place, entry, log, chosen)
+            yield reading_cost.of(entry, log, start, start_timestamp=chosen.since, end_offset=end)
 
 
 def _decoding(place: command_paths.Place, parsed: argparse.Namespace, kind: str, chosen: _Range) -> Decoding | None:
@@ -328,7 +349,7 @@ def _format(parsed: argparse.Namespace) -> tuple[str, str]:
 
 def _parser() -> command_options.Parser:
     parser = command_options.Parser("export", _ABOUT, _EXAMPLES)
-    parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC")
+    parser.add_argument("path", metavar="DIR", help="DIR/TOPIC-P, or DIR/TOPIC; or a URL")
     parser.add_argument(
         "--to", metavar="FILE", required=True, help="the file: .parquet, .arrow, .arrows, .csv or .jsonl"
     )
@@ -361,4 +382,6 @@ def _parser() -> command_options.Parser:
     command_options.add_isolation(parser)
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    reading_cost.add_option(parser)
+    object_store_options.add_reading(parser)
     return parser

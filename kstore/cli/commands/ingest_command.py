@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kstore.base import times
 from kstore.cli import command_options, ingested_files, output, staged_load
+from kstore.cli.commands import mounted_paths
 from kstore.cli.ingested_files import IngestedFiles, InputFile
 from kstore.cli.progress import Progress
 from kstore.cli.rejected_rows import RejectsFile, Sieve
@@ -63,6 +64,7 @@ examples:
 
 def run(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
+    mounted_paths.refuse_urls(parsed.to)
     mapping = _mapping(parsed)
     with contextlib.ExitStack() as opened:
         rejects = None

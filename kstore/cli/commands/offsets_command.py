@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
 from kstore.cli import command_options, command_paths, command_times, output
+from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.errors import KStoreError
 from kstore.log.log import Log
 
@@ -21,7 +24,7 @@ _SPECIAL = {"latest": -1, "earliest": -2, "max-timestamp": -3}
 
 def run(arguments: list[str]) -> int:
     parser = command_options.Parser("offsets", _ABOUT, _EXAMPLES)
-    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P")
+    parser.add_argument("path", metavar="DIR", help="a directory of logs, DIR/TOPIC, or DIR/TOPIC-P; or a URL")
     parser.add_argument(
         "--time",
         default="latest",
@@ -29,7 +32,13 @@ def run(arguments: list[str]) -> int:
         help=f"latest (the default; -1), earliest (-2), max-timestamp (-3), or a time: {command_times.HELP}",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each partition")
+    object_store_options.add_reading(parser, until=["--until"])
     parsed = parser.parse_args(arguments)
+    with mounted_paths.mounted("offsets", [parsed.path], parsed) as (parsed.path,):
+        return _show(parsed)
+
+
+def _show(parsed: argparse.Namespace) -> int:
     special = {str(code): code for code in _SPECIAL.values()} | _SPECIAL
     time = special[parsed.time] if parsed.time in special else command_times.parse(parsed.time)
     place = command_paths.find(parsed.path)

@@ -12,6 +12,7 @@ from typing import Any
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, output
+from kstore.cli.commands import mounted_paths
 from kstore.cli.progress import Progress
 from kstore.disk import fs
 from kstore.errors import LogLockedError
@@ -46,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON, an object a line for each partition")
     parsed = parser.parse_args(arguments)
+    mounted_paths.refuse_urls(*parsed.paths, *filter(None, [parsed.backup]))
     left = 0
     wanted = targets(parsed.paths)
     roots = [target.path for target in wanted if target.kind == "root"]

@@ -10,7 +10,7 @@ from typing import Any
 from kstore.base.stats import ReplicationStats
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, output
-from kstore.cli.commands import copy_messages
+from kstore.cli.commands import copy_messages, mounted_paths
 from kstore.cli.commands.lag_display import LagDisplay, lags_of, total_of
 from kstore.cli.progress import Progress
 from kstore.cli.stopping import Stopping
@@ -46,6 +46,7 @@ _LOOK_SECONDS = 0.1
 def run(arguments: list[str]) -> int:
     """Run the subcommand and return its exit code: 1 if a partition could not be copied."""
     parsed = _parser().parse_args(arguments)
+    mounted_paths.refuse_urls(*parsed.source, parsed.target)
     facts, code = _follow(parsed) if parsed.follow else (_once(parsed), 0)
     return code or output.complain("replicate", _failures(facts))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_times, output
-from kstore.cli.commands import object_store_options
+from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
 from kstore.copies.backups.restore import restore
 from kstore.errors import InvalidTopicError
@@ -37,6 +37,7 @@ _EXAMPLES = """examples:
 
 def run(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
+    mounted_paths.refuse_urls(parsed.directory)
     choice: dict[str, Any] = {
         "until": None if parsed.until is None else command_times.parse(parsed.until),
         "offsets": _offsets(parsed.until_offset),

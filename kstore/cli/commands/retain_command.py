@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kstore.base import times
 from kstore.cli import command_options, command_paths, output
-from kstore.cli.commands import partition_pass
+from kstore.cli.commands import mounted_paths, partition_pass
 from kstore.cli.commands.partition_pass import PartitionPass, Result
 from kstore.cli.progress import Progress
 from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig
@@ -60,6 +60,7 @@ def run(arguments: list[str]) -> int:
     partition_pass.add_settings(parser, "retention.ms", "retention.bytes")
     asked = parser.parse_args(arguments)
     warnings.simplefilter("ignore", ConfigWarning)  # the warnings are about long-term effects, and this is one pass
+    mounted_paths.refuse_urls(*asked.paths)
     paths = list(dict.fromkeys(each for path in asked.paths for each in _partitions_of_topic(path)))
     partitions = [path for path in paths if _is_partition(path)]
     if partitions and asked.topic:

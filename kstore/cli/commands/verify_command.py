@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 
 from kstore.cli import command_options, command_paths, output
+from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
 from kstore.tools.check.verify import Report, targets, verify
 
@@ -34,14 +35,22 @@ examples:
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand and return its exit code: 1 if anything is wrong."""
     parser = command_options.Parser("verify", _ABOUT, _EXAMPLES)
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC, DIR/TOPIC-P or a file")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="a data directory, DIR/TOPIC, DIR/TOPIC-P or a file; or a URL"
+    )
     parser.add_argument("--records", action="store_true", help="also decompress batches, to check their records")
     parser.add_argument("--notes", action="store_true", help="also print what is odd but allowed")
     parser.add_argument("--json", action="store_true", help="print findings as JSON, one a line")
     parser.add_argument(
         "--threads", type=_threads, metavar="N", help="partitions checked at a time (default: processors)"
     )
+    object_store_options.add_reading(parser, until=["--until"])
     parsed = parser.parse_args(arguments)
+    with mounted_paths.mounted("verify", parsed.paths, parsed) as parsed.paths:
+        return _verify(parsed)
+
+
+def _verify(parsed: argparse.Namespace) -> int:
     total = sum(command_paths.log_bytes(target.path) for target in targets(parsed.paths))
     with Progress("verify", total) as progress:
         report = verify(parsed.paths, deep=parsed.records, threads=parsed.threads, progress=progress.add)
