@@ -96,7 +96,7 @@ def _describe(parsed: argparse.Namespace) -> int:
     state = mounted_paths.state_at(place.root)
     _add_lags(streams, partitions, is_whole=place.topic is None)
     if parsed.json:
-        shown = {
+        shown: dict[str, Any] = {
             "path": place.root,
             "follows": follows,
             "partitions": partitions,

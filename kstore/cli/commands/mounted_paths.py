@@ -98,4 +98,5 @@ def refuse_urls(*paths: str) -> None:
         if "://" in path and not fs.exists(path):
             from kstore.objects.remote_objects import without_credentials
 
-            raise ReadOnlyError(f"{without_credentials(path)}: an object store is only read; name a path without ://")
+            shown = without_credentials(path)
+            raise ReadOnlyError(f"{shown}: an object store is only read; give a directory by its path")
