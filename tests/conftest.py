@@ -109,6 +109,7 @@ SECONDS = {
     "test_recovery.py": 90,
     "test_repair_random.py": 15,
     "test_restore_damage.py": 30,
+    "test_urls.py": 40,
     "test_services.py": 30,
     "test_spark.py": 90,
     "test_spark_connect.py": 60,
