@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from kstore.datasets.table_scan import Table
 from kstore.datasets.table_source import Source, TableOptions, TableSource, table_options
 from kstore.errors import ConfigError
 from kstore.log.reading.read_options import Isolation
+from kstore.objects.remote_prefix import RemoteOptions
 
 if TYPE_CHECKING:
     import polars
@@ -30,6 +32,10 @@ def dataset(
     max_lateness: int | timedelta | None = None,
     partitioned_by_key: bool = False,
     threads: int | None = None,
+    storage: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    until: int | datetime | None = None,
+    with_deleted: bool = False,
 ) -> pyarrow.dataset.Dataset:
     """Open logs as a PyArrow dataset: a table of which a query reads only the columns and ranges that it needs.
 
@@ -43,11 +49,13 @@ def dataset(
     reserved word: write `"offset"`.
 
     Each scan reads up to the end of each log at the time when the scan starts. A log may be written meanwhile, by this
-    or another process; no lock is taken.
+    or another process; no lock is taken. A prefix of an object store is read in its state when the dataset was opened;
+    `LogDataset.cost` tells the requests and bytes of a scan beforehand.
 
     Args:
-        source: A log directory or several, the directory of a partition, or an open `Store` or `Log`. Logs that the
-            dataset opens itself are closed when it is garbage-collected.
+        source: A log directory or several, the directory of a partition, the URL of a prefix of an object store as in
+            `Store.open` or a directory that holds a backup, or an open `Store` or `Log`. Logs that the dataset opens
+            itself are closed when it is garbage-collected.
         topic: A topic, several, a compiled regular expression that matches the whole name, or `None` for all topics but
             internal ones, whose names begin with `__`. New partitions, and new topics that match, are in the next scan.
         decode: How values become a struct or columns: `JsonValues`, `AvroValues` or `ProtobufValues`.
@@ -66,6 +74,10 @@ def dataset(
             chooses for the present number of partitions. A condition on `key` with `=` or `IN` then reads only these
             partitions. Other producers may use other partitioners, and a topic may have got more partitions.
         threads: The most threads that decode; by default one per core and at most 4.
+        storage: obstore's settings for a URL; see `Store.open`.
+        cache: A directory for fetched bytes of a URL; see `Store.open`.
+        until: The time of a backup's state; see `Store.open`.
+        with_deleted: Whether a backup's deleted segments are read; see `Store.open`.
 
     Returns:
         The dataset. It cannot be pickled; its methods are those of `pyarrow.dataset.Dataset`. A scan raises
@@ -90,7 +102,8 @@ def dataset(
     from kstore.datasets.log_dataset import LogDataset
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
-    return LogDataset(_table(TableSource(source, topic), options, decode))
+    remote = RemoteOptions(storage, cache, until, with_deleted)
+    return LogDataset(_table(TableSource(source, topic, remote), options, decode))
 
 
 def scan_polars(
@@ -104,6 +117,10 @@ def scan_polars(
     max_lateness: int | timedelta | None = None,
     partitioned_by_key: bool = False,
     threads: int | None = None,
+    storage: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    until: int | datetime | None = None,
+    with_deleted: bool = False,
 ) -> polars.LazyFrame:
     """Open logs as a Polars `LazyFrame`, which reads only the columns and ranges that a query needs.
 
@@ -132,7 +149,8 @@ def scan_polars(
     from kstore.datasets.polars_scan import scan
 
     options = table_options(isolation, as_of, latest, max_lateness, partitioned_by_key, threads)
-    return scan(_table(TableSource(source, topic), options, decode))
+    remote = RemoteOptions(storage, cache, until, with_deleted)
+    return scan(_table(TableSource(source, topic, remote), options, decode))
 
 
 def _table(source: TableSource, options: TableOptions, decode: Decoder | None) -> Table:

@@ -24,6 +24,7 @@ from kstore.log.log import Log
 from kstore.log.log_table import checked
 from kstore.log.reading._timestamp_lookup import first_at
 from kstore.log.reading.read_options import Isolation, wants_committed
+from kstore.objects.remote_prefix import NO_OPTIONS, RemoteOptions, is_prefix
 from kstore.store.catalog import segment_in
 from kstore.store.store import Store, partition_count
 
@@ -85,15 +86,18 @@ def table_options(
 class TableSource:
     """The partitions that a dataset reads. Thread-safe."""
 
-    def __init__(self, source: Source, topics: Topics) -> None:
+    def __init__(self, source: Source, topics: Topics, remote: RemoteOptions = NO_OPTIONS) -> None:
         self._log: Log | None = None
         self._store: Store | None = None
         self._known: WeakKeyDictionary[Log, KnownTimes] = WeakKeyDictionary()
         self._topics = topics if topics is None or isinstance(topics, str | re.Pattern) else _names(topics)
         self.has_topics = not isinstance(topics, str)
-        if isinstance(source, str | os.PathLike):
+        if isinstance(source, Store | Log):
+            remote.refuse_unused()
+        elif isinstance(source, str | os.PathLike) and not is_prefix(source):
             path = os.path.abspath(arguments.path("a log directory's path", source))
             if segment_in(path) is not None:
+                remote.refuse_unused()
                 source = Log.open(path, "r")
                 weakref.finalize(self, source.close)
         if isinstance(source, Log):
@@ -102,7 +106,7 @@ class TableSource:
             self._log, self.has_topics = source, False
             return
         if not isinstance(source, Store):
-            source = Store.open(source, mode="r")
+            source = Store.open(source, mode="r", **remote._asdict())
             weakref.finalize(self, source.close)
         self._store = source
         if isinstance(topics, str):

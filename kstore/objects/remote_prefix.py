@@ -79,6 +79,9 @@ class RemoteOptions(NamedTuple):
             raise ConfigError(f"{', '.join(given)} is given with a directory; only a URL or archive= allows that")
 
 
+NO_OPTIONS = RemoteOptions()
+
+
 class RemotePrefix(Closing):
     """A mounted prefix. Thread-safe."""
 
