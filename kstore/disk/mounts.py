@@ -82,9 +82,12 @@ _failures: dict[str, BaseException] = {}
 
 
 def mount(url: str, tree: Tree) -> str:
-    """Mount a tree, and return the path of its root: the URL, with a number if the URL is in use."""
+    """Mount a tree, and return the path of its root: the URL with a number.
+
+    So the URL itself, which a caller may open again with other options, is never the path of a tree.
+    """
     for number in itertools.count(1):
-        root = url if number == 1 else f"{url}#{number}"
+        root = f"{url}#{number}"
         if _trees.setdefault(root, tree) is tree:
             return root
     raise AssertionError
