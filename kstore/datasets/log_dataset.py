@@ -13,6 +13,7 @@ from kstore.datasets.projection import Projection
 from kstore.datasets.row_filters import ExpressionFilter
 from kstore.datasets.table_scan import Table, TableScan
 from kstore.errors import ConfigError
+from kstore.objects.object_reader import Cost
 
 try:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -70,6 +71,17 @@ class LogDataset(Dataset):  # type: ignore[misc]
 
     def count_rows(self, filter: Any = None, **how: Any) -> int:
         return self.scanner(None, filter, **how).count_rows()
+
+    def cost(self, filter: Any = None) -> Cost:
+        """Return what a scan of the rows that `filter` selects takes of an object store: requests and bytes.
+
+        No record is read, but indexes may be. It does not matter which columns are read: records are stored as a whole.
+        What lies in a directory, in the memory or in the cache costs nothing; that of the memory and the cache is
+        counted here all the same. A scan with a condition on keys, values or headers may read the selected records
+        once more, unless they are still in the memory.
+        """
+        expression = None if self._table.options.latest else self._both(filter)
+        return TableScan(self._table, [], _row_filter(self._table, expression), self._only).cost()
 
     def filter(self, expression: Any) -> LogDataset:
         """Return the dataset of the rows that `expression` selects, too."""

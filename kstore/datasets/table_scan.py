@@ -23,7 +23,9 @@ from kstore.errors import KStoreError
 from kstore.log.column_reads import CHUNK_BYTES, read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.lateness import LatenessCheck
+from kstore.log.reading.remote_view import RemoteView
 from kstore.log.reading.view import out_of_range
+from kstore.objects.object_reader import Cost
 
 if TYPE_CHECKING:
     from kstore.columns._columns import Columns
@@ -95,6 +97,16 @@ class TableScan:
                     yield from self._rows(part, span)
             except KStoreError as error:
                 raise self._table.source.explained(part.topic, error) from None
+
+    def cost(self) -> Cost:
+        """Return the requests and bytes that reading the ranges takes of an object store."""
+        found = [
+            view.cost(*span)
+            for part in self.parts()
+            if isinstance(view := HostedLog(part.log).view, RemoteView)
+            for span in part.spans
+        ]
+        return Cost(sum(each.requests for each in found), sum(each.bytes for each in found))
 
     # Which offsets are read.
 

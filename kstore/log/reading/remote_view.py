@@ -56,6 +56,15 @@ class RemoteView(ReadOnlyView):
             self._maxima[segment] = self._find_maximum(segment)
         return self._maxima[segment]
 
+    def few_unknown(self, few: int) -> bool:
+        """Return whether at most so many segments have to be looked at for their greatest timestamps."""
+        known = sum(
+            1
+            for each in self.segments.items
+            if isinstance(each, RemoteSegment) and each.known.max_timestamp is not None
+        )
+        return len(self.segments.items) - known <= few
+
     def _find_maximum(self, segment: RemoteSegment) -> tuple[int, int]:
         if self.segments.after(segment.base_offset) is not None:
             with suppress(CorruptIndexError):
