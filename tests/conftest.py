@@ -78,6 +78,8 @@ SECONDS = {
     "test_full_store.py": 60,
     "test_flipped_bytes.py": 60,
     "test_datasets_beside.py": 30,
+    "test_remote_dataset.py": 40,
+    "test_scan_url.py": 45,
     "test_examples.py": 30,
     "test_fuzz.py": 90,
     "test_golden_damaged.py": 10,

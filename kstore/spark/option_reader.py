@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
 from kstore.errors import ConfigError
+from kstore.spark.storage_options import STORAGE_PREFIX, StorageOptions, shown_value, storage_of
 
 logger = logging.getLogger("kstore")
 
@@ -104,10 +105,10 @@ class OptionReader:
         taken = {name.lower() for name in (*own, *other, *IGNORED, *OF_TABLES, *OF_STREAMS)}
         for name, value in plain(options).items():
             low = name.lower()
-            if low not in taken and not low.startswith((KAFKA_PREFIX, CONFIG_PREFIX)):
+            if low not in taken and not low.startswith((KAFKA_PREFIX, CONFIG_PREFIX, STORAGE_PREFIX)):
                 hint = next((one for one in own if _alike(one.lower(), low)), None)
                 raise ConfigError(
-                    f"{name} is no option of a {direction}{f'; {hint} is' if hint else ''}: {value!r} "
+                    f"{name} is no option of a {direction}{f'; {hint} is' if hint else ''}: {shown_value(name, value)} "
                     f"({', '.join(own)} are known; names that start with 'kafka.' are ignored)"
                 )
             if value is None:
@@ -120,6 +121,10 @@ class OptionReader:
     def config(self) -> dict[str, str] | None:
         named = [name for name in self._values if name.startswith(CONFIG_PREFIX)]
         return {name.removeprefix(CONFIG_PREFIX): self._values[name] for name in named} or None
+
+    def storage(self) -> StorageOptions | None:
+        """Return the options of an object store, None if there are none."""
+        return storage_of(self._values) or None
 
     def seconds(self, name: str) -> float | None:
         """Return a number of seconds; the text may end with an "s"."""
