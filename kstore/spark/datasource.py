@@ -11,7 +11,7 @@ from kstore.errors import ConfigError
 from kstore.spark.load_writer import Writer
 from kstore.spark.option_reader import OF_STREAMS, OptionReader, plain
 from kstore.spark.scan_reader import PushdownReader, Reader
-from kstore.spark.scanning import ddl, directories
+from kstore.spark.scanning import ddl, directories, roots_of
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, WriteOptions
 from kstore.spark.stream_sink import StreamWriter, stream_writer
 from kstore.spark.stream_source import RefusedReader, stream_reader
@@ -42,7 +42,7 @@ class KStoreSource(DataSource):
         """Return a reader of the columns of `schema`, which may be a selection by the caller."""
         options = ReadOptions.parse(self.options)
         # Two reader classes: Spark refuses a reader with `pushFilters` if Spark's setting for push-down is off.
-        return (PushdownReader if options.pushdown else Reader)(self._root(), options, schema)
+        return (PushdownReader if options.pushdown else Reader)(self._source(), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         """Return a writer that appends; raise `ConfigError` for `mode("overwrite")`."""
@@ -53,7 +53,7 @@ class KStoreSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the source of a streaming query."""
         try:
-            return stream_reader(self._root(), self.options, schema)
+            return stream_reader(self._source(), self.options, schema)
         except ConfigError as error:
             # After an error here, PySpark calls stop() on an unbound variable, which hides the error.
             return RefusedReader(str(error))
@@ -63,8 +63,15 @@ class KStoreSource(DataSource):
         return stream_writer(self._root(), self.options, schema, overwrite=overwrite)
 
     def _root(self) -> str:
+        return directories(self._path())[0]
+
+    def _source(self) -> str:
+        """Return the directory or the URL to read."""
+        return roots_of(self._path())[0]
+
+    def _path(self) -> str:
         by_name = {name.lower(): value for name, value in plain(self.options).items()}
         path = by_name.get("path") or by_name.get("location")
         if not path:
             raise ConfigError('the log directory is missing: load("<directory>") or save("<directory>")')
-        return directories(path)[0]
+        return path

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +23,7 @@ from kstore.errors import (
     ConfigError,
     CorruptRecordError,
     InvalidTimestampError,
+    KStoreError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -31,11 +33,15 @@ from kstore.log import lateness
 from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
+from kstore.log.reading.remote_view import RemoteView
+from kstore.spark.held_store import Prefix, Roots, held, prefix_at, url_in
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
 from kstore.spark.pushdown import NO_FILTERS, Filters
 from kstore.spark.spark_options import ReadOptions
+from kstore.spark.storage_options import StorageOptions
 from kstore.spark.workers import refuse_lost_path, refuse_other_files, refuse_other_python
 from kstore.store.catalog import Entry, look
+from kstore.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,8 +59,6 @@ MOST_MS = (2**63 - 1) // 1000  # the greatest time that fits Spark's microsecond
 _IN_LOG = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp"}
 _IN_LOG |= {"timestampType": "timestamp_type", "headers": "headers"}
 
-Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
 
 class Piece(NamedTuple):
     """The offsets `[start, end)` of one partition that one task reads. Plain values; can be pickled."""
@@ -65,6 +69,7 @@ class Piece(NamedTuple):
     start: int
     end: int
     topic_id: str | None = None  # at the time of planning; None if the directory has none
+    prefix: Prefix | None = None  # of an object store; `path` is then below its URL
 
     @property
     def name(self) -> str:
@@ -93,9 +98,15 @@ class LogMarks:
         return lateness.end_by(self._log, timestamp, max_lateness_ms, MAX_LATENESS)
 
     def border(self, offset: int) -> int:
-        """Return the base offset of the batch that contains `offset`, from the offset index; `offset` if none does."""
+        """Return the base offset of the batch that contains `offset`, from the offset index; `offset` if none does.
+
+        In an object store, return where the segment begins if it is fetched as a whole, without a request.
+        """
         if not self.start <= offset < self.end:
             return offset
+        view = HostedLog(self._log).view
+        if isinstance(view, RemoteView):
+            return view.fetched_from(offset)
         table = self._log.batch_table(offset, end_offset=offset + 1)
         base = int(table["base_offset"][0]) if len(table) else -1
         return base if 0 <= base <= offset else offset
@@ -121,16 +132,37 @@ def directories(root: Roots) -> tuple[str, ...]:
     return tuple(paths)
 
 
+def roots_of(root: Roots) -> tuple[str, ...]:
+    """Return the URL of an object store that `root` is, or its directories; raise `ConfigError` for others."""
+    url = url_in(root)
+    return directories(root) if url is None else (url,)
+
+
 def plan(
     root: Roots, options: ReadOptions, *, min_partitions: int | None = None, filters: Filters | None = None
 ) -> list[Piece]:
     """Return the pieces that tasks read, in the order of topic, partition and offset; see `ReadOptions.plan`.
 
-    Raises the errors of `ReadOptions.plan`, `StorageError` if a directory does not exist, `CorruptRecordError`, and
-    `InvalidTimestampError` if the last batch of a log is later than `filters` promises.
+    Raises the errors of `ReadOptions.plan`, `StorageError` if a directory or prefix does not exist,
+    `CorruptRecordError`, and `InvalidTimestampError` if the last batch of a log is later than `filters` promises.
     """
+    paths = roots_of(root)
+    prefix = prefix_at(paths, options.storage)
+    if prefix is None:
+        return _pieces(paths, options, min_partitions, filters)
+    prefix = prefix.planned()
+    with prefix.open() as store:
+        return [
+            piece._replace(path=f"{prefix.url}/{piece.name}", prefix=prefix)
+            for piece in _pieces(store.paths, options, min_partitions, filters)
+        ]
+
+
+def _pieces(
+    roots: tuple[str, ...], options: ReadOptions, min_partitions: int | None, filters: Filters | None
+) -> list[Piece]:
     entries_of: dict[str, dict[int, Entry]] = {}
-    for entry in look(directories(root)).entries:
+    for entry in look(roots).entries:
         entries_of.setdefault(entry.topic, {})[entry.partition] = entry
     chosen = options.choose({topic: sorted(numbers) for topic, numbers in entries_of.items()})
     if filters is not None:
@@ -184,10 +216,25 @@ class Scan:
         `InvalidTimestampError` for a time that Spark's type cannot hold, and for a record that is later than
         `filters` promises.
         """
+        if piece.prefix is None:
+            yield from self._batches(piece, lambda: Log.open(piece.path, "r"))
+            return
+        try:
+            store = held.store(piece.prefix)
+            if piece.partition not in _partitions_of(store, piece.topic):
+                self._lost(UnknownTopicOrPartitionError, piece, piece.start, "it is no longer there")
+                return
+            there = piece._replace(path=f"{store.paths[0]}/{piece.name}")
+            yield from self._batches(there, lambda: nullcontext(store.log(piece.topic, piece.partition)))
+        except KStoreError:
+            held.drop()
+            raise
+
+    def _batches(self, piece: Piece, open_log: Callable[[], AbstractContextManager[Log]]) -> Iterator[Any]:
         make = _Maker(optional.pyarrow("a scan", extra="spark"), self.columns, self.not_null, piece)
         offset = piece.start
         try:
-            with Log.open(piece.path, "r") as log:
+            with open_log() as log:
                 for chunk in self._planned(log, piece, make.wanted):
                     offset = chunk.next_offset
                     if len(chunk):
@@ -261,10 +308,15 @@ class Scan:
                     yield from read_kept(HostedLog(log).view, offsets, chunk.next_offset, tuple(wanted))
 
     def _lost(self, kind: type[Exception], piece: Piece, offset: int, what: str) -> None:
-        text = f"{piece.name} in {os.path.dirname(piece.path)} was to be read from {offset} to {piece.end}, but {what}"
+        where = os.path.dirname(piece.path) if piece.prefix is None else piece.prefix.url
+        text = f"{piece.name} in {where} was to be read from {offset} to {piece.end}, but {what}"
         if self.fail_on_data_loss:
             raise kind(f"{text}: records were deleted or cut since the scan was planned (failOnDataLoss is true)")
         logger.warning("%s; what is left is read, since failOnDataLoss is false", text)
+
+
+def _partitions_of(store: Store, topic: str) -> Sequence[int]:
+    return store.partitions(topic) if topic in store.topics else ()
 
 
 class _Maker:
@@ -366,6 +418,7 @@ def scan(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
     isolation: Isolation = "read_uncommitted",
+    storage: Mapping[str, Any] | None = None,
     shared_files: bool = False,
 ) -> DataFrame:
     """Return a DataFrame with one row for each record, read as Arrow batches.
@@ -377,7 +430,8 @@ def scan(
 
     Args:
         spark: The session.
-        root: The log directory, or several: paths, or `file:` URIs.
+        root: The log directory, or several: paths, or `file:` URIs. Or the URL of a prefix of an object store, as in
+            `Store.open`, or a directory that holds a backup.
         subscribe: Topics, or one string with commas between them. Exactly one of `subscribe`, `subscribe_pattern` and
             `assign` is needed.
         subscribe_pattern: A regular expression that must match a topic's whole name.
@@ -402,8 +456,10 @@ def scan(
             a session of Spark Connect does not know it.
         max_records_per_partition: The most offsets that one task reads.
         isolation: "read_uncommitted" or "read_committed".
+        storage: obstore's settings for a URL, as in `Store.open`. They are handed to the tasks, and are in no plan and
+            no message.
         shared_files: Whether a client of Spark Connect and its server have the same files at the same path. A scan is
-            planned in the client's process, and is refused otherwise. Other sessions do not need it.
+            planned in the client's process, and is refused otherwise. Other sessions and URLs do not need it.
 
     Returns:
         The DataFrame.
@@ -441,6 +497,8 @@ def scan(
     }
     options = ReadOptions.parse({name: str(value) for name, value in arguments.items() if value is not None})
     optional.pyarrow("a scan", extra="spark")
+    options = replace(options, storage=None if storage is None else StorageOptions(storage))
+    shared_files = shared_files or url_in(root) is not None
     refuse_other_files(spark, shared_files, what="ks.scan plans", instead='spark.read.format("kstore")')
     pieces = plan(root, options, min_partitions=_cores(spark))
     how = Scan(options.columns, options.isolation, options.fail_on_data_loss)

@@ -24,6 +24,7 @@ from kstore.spark.option_reader import (
     OptionReader,
     Partition,
 )
+from kstore.spark.storage_options import StorageOptions
 
 if TYPE_CHECKING:
     from kstore.spark.partition_marks import Marks
@@ -95,6 +96,7 @@ class ReadOptions:
     pushdown: bool = False
     max_lateness_ms: int | None = None
     partitioned_by_key: bool = False
+    storage: StorageOptions | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -130,6 +132,7 @@ class ReadOptions:
             max_records=reader.number("maxRecordsPerPartition", 1, LONG_MAX),
             columns=reader.columns(),
             isolation=reader.isolation(),
+            storage=reader.storage(),
         )
 
     def choose(self, present: Mapping[str, Sequence[int]]) -> list[Partition]:

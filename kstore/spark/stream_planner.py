@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kstore.errors import KStoreError, OffsetOutOfRangeError, StorageError, UnknownTopicOrPartitionError
+from kstore.errors import ConfigError, KStoreError, OffsetOutOfRangeError, StorageError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint
 from kstore.files.stream_positions import StreamPositions, write_positions
 from kstore.log.hosted_log import HostedLog
+from kstore.spark.held_store import prefix_at
 from kstore.spark.option_reader import Partition
 from kstore.spark.scanning import LogMarks, Piece, topic_id_in
 from kstore.spark.spark_options import Range, split
@@ -48,10 +49,15 @@ class StreamPlanner:
         *,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._root = root
         self._options = options
         self._clock = clock
-        self._store = Store.open(root, "r")
+        self._prefix = prefix_at((root,), options.read.storage)
+        if self._prefix is not None and options.group is not None:
+            raise ConfigError(
+                f"groupId is {options.group!r}: its positions are written beside the logs, and {root} is only read"
+            )
+        self._store = Store.open(root, "r") if self._prefix is None else self._prefix.open()
+        self._root = self._store.paths[0]
         self._present: Mapping[str, Sequence[int]] = {}
         self._chosen: list[Partition] = []
         self._newest: Mapping[Partition, int] = {}
@@ -136,8 +142,10 @@ class StreamPlanner:
                 begin = max(begin, self._start_of(place))
             if begin < offset:
                 ranges.append((Range(*place, begin, offset), partial(self._border, place)))
+        prefix = None if self._prefix is None else self._prefix.planned()
+        below = self._root if prefix is None else prefix.url
         return [
-            Piece(f"{self._root}/{each.topic}-{each.partition}", *each, end.topic_ids.get(each.topic))
+            Piece(f"{below}/{each.topic}-{each.partition}", *each, end.topic_ids.get(each.topic), prefix)
             for each in split(ranges, read.min_partitions, read.max_records)
         ]
 
@@ -156,6 +164,7 @@ class StreamPlanner:
     # The logs now.
 
     def _look(self) -> _Logs:
+        self._store.refresh()
         present: dict[str, Sequence[int]] = {}
         for topic in self._store.topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):  # it was deleted just now

@@ -73,6 +73,14 @@ class RemoteView(ReadOnlyView):
                     return last
         return segment.maximum_below(self.readable_bytes(segment))
 
+    def fetched_from(self, offset: int) -> int:
+        """Return the base offset of the segment that has `offset`, if one request fetches it; else `offset`."""
+        segments = self._state.segments
+        number = segments.floor(offset)
+        if number < 0 or not isinstance(segment := segments.items[number], RemoteSegment):
+            return offset
+        return segment.base_offset if self.readable_bytes(segment) <= WHOLE_BYTES else offset
+
     def will_read(self, start_offset: int, end_offset: int) -> None:
         """Begin to fetch what lies in `[start_offset, end_offset)`."""
         self._tree.will_read(self._spans(start_offset, end_offset))
