@@ -321,6 +321,15 @@ def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
         raise storage_error(error, path) from error
 
 
+def free_bytes(path: StrPath) -> int:
+    """Return how many bytes an unprivileged process can still write to the file system of a path."""
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return found.f_bavail * found.f_frsize
+
+
 def set_modified(path: StrPath, modified_ns: int) -> None:
     """Set a file's modification time in nanoseconds since the epoch. Durable after the next `fsync`."""
     try:

@@ -85,6 +85,12 @@ class Done:
             return True
         return load != "" and load in self.loads
 
+    def has_job(self, job: str) -> bool:
+        """Return whether a job that was staged in an object store is finished, as far as its name shows."""
+        query, _, batch = job.rpartition("-")
+        is_number = batch.isascii() and batch.isdecimal()
+        return job in self.loads or (is_number and self.has("", f"{STREAM_PREFIX}{query}", int(batch)))
+
     def with_load(self, load: str, application: str | None, version: int) -> Done:
         """Return a copy with one more load."""
         applications = dict(self.applications)

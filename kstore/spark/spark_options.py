@@ -270,6 +270,7 @@ class WriteOptions:
     batch_bytes: int | None = None
     config: Mapping[str, str] | None = None
     staging_dir: str | None = None
+    storage: StorageOptions | None = None
     txn: tuple[str, int] | None = None
     commit_timeout: float = COMMIT_TIMEOUT
 
@@ -297,6 +298,7 @@ class WriteOptions:
             batch_bytes=reader.number("batchBytes", 1, INT_MAX),
             config=reader.config(),
             staging_dir=reader.text("stagingDir"),
+            storage=reader.storage(),
             txn=None if app is None or version is None else (app, version),
             commit_timeout=COMMIT_TIMEOUT if timeout is None else timeout,
         )

@@ -13,8 +13,10 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +30,12 @@ from kstore.errors import ConfigError, InvalidRecordError, LogLockedError, Stora
 from kstore.files import load_files, names
 from kstore.files.follower_file import read_role
 from kstore.files.topic_files import MAX_PARTITIONS
+from kstore.objects import staged_objects
+from kstore.objects.open_objects import open_objects
 from kstore.spark.spark_rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name
+from kstore.spark.storage_options import StorageOptions
 from kstore.spark.task_attempt import Attempt, Topic
+from kstore.spark.task_upload import upload
 from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Staged
 from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
 from kstore.store.store import Store, partition_count
@@ -37,7 +43,7 @@ from kstore.store.topics import _column_partitioner, _partitioner
 
 MANIFEST = (
     "job string, directory string, task long, topic string, partition int, partitions int, records long, batches long, "
-    "bytes long, max_timestamp long, segments string, config string, query string, batch long"
+    "bytes long, max_timestamp long, segments string, config string, query string, batch long, objects string"
 )
 """The schema of a manifest, for `df.mapInArrow(stage, MANIFEST)`."""
 
@@ -62,6 +68,7 @@ class _Plan:
     unknown: Topic | None  # a template of the topics that the commit creates
     compression: str | None
     batch_bytes: int | None
+    storage: StorageOptions | None = None
 
 
 class Stage:
@@ -87,13 +94,18 @@ class Stage:
 
     @property
     def directory(self) -> str:
-        """The directory in which all tasks of the load stage."""
+        """The directory in which all tasks of the load stage; in an object store a URL."""
         return self._plan.directory
 
     @property
     def root(self) -> str:
-        """The log directory that the load is for."""
+        """The log directory that the load is for; "" for an upload, which is for any."""
         return self._plan.root
+
+    @property
+    def storage(self) -> StorageOptions | None:
+        """The options of the object store. Its text has only their names."""
+        return self._plan.storage
 
     def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
         """Stage the rows of one task; yield manifest rows in the form of the items: batches, frames, or `Staged`.
@@ -118,7 +130,7 @@ class Stage:
             with self._attempt() as attempt:
                 for block in blocks(iterator):
                     self._append_rows(attempt, block)
-                staged = attempt.finish()
+                staged = self._finish(attempt)
             yield from staged
 
     def write(self, batches: Iterable[Any]) -> list[Staged]:
@@ -136,6 +148,7 @@ class Stage:
             ConfigError: If the columns do not fit.
             UnknownTopicOrPartitionError: If a row's topic does not exist and the load cannot create it.
             StorageError: If the files cannot be written.
+            BackupError: If the object store in which the tasks stage does not take them.
 
         Example:
             >>> rows = stage.write(frame.toArrow().to_batches())
@@ -150,7 +163,7 @@ class Stage:
                 for start in range(0, batch.num_rows, step):
                     self._append_batch(attempt, batch.slice(start, step), start)
                 batch = None  # release this batch before the next one is fetched
-            return attempt.finish()
+            return self._finish(attempt)
 
     def check(self, types: Types) -> None:
         """Check the names and types of columns.
@@ -170,18 +183,32 @@ class Stage:
         """
         check(types, wants_topic=self._plan.topic is None)
 
-    def _attempt(self) -> Attempt:
+    @contextmanager
+    def _attempt(self) -> Iterator[Attempt]:
+        """Yield an attempt, which stages in the job's directory, or for an object store in a temporary one."""
         plan = self._plan
         task, query, batch = running_task()
-        return Attempt(
-            plan.directory,
-            plan.job,
-            task,
-            compression=plan.compression,
-            batch_bytes=plan.batch_bytes,
-            query=query,
-            batch=batch,
-        )
+        with TemporaryDirectory(prefix="kstore-staging-") if self._is_remote else nullcontext() as temporary:
+            with Attempt(
+                plan.directory if temporary is None else f"{temporary}/{plan.job}",
+                plan.job,
+                task,
+                compression=plan.compression,
+                batch_bytes=plan.batch_bytes,
+                query=query,
+                batch=batch,
+            ) as attempt:
+                yield attempt
+
+    @property
+    def _is_remote(self) -> bool:
+        return staged_objects.is_url(self._plan.directory)
+
+    def _finish(self, attempt: Attempt) -> list[Staged]:
+        staged = attempt.finish()
+        if not self._is_remote:
+            return staged
+        return upload(staged, self._plan.directory.rpartition("/")[0], self._plan.job, self._plan.storage)
 
     def _topic(self, name: Any) -> Topic:
         if name is None:
@@ -340,6 +367,7 @@ def stage(
     staging_dir: str | os.PathLike[str] | None = None,
     columns: Iterable[str] | None = None,
     job: str | None = None,
+    storage: Mapping[str, Any] | None = None,
 ) -> Stage:
     """Return the callable to pass to `df.mapInArrow`, `df.mapInPandas` or `rdd.mapPartitions`.
 
@@ -352,9 +380,11 @@ def stage(
             1 MiB, and less for more partitions.
         config: Kafka's settings for topics that the load creates.
         staging_dir: The directory in which tasks stage: on the file system of `root`, but not inside of `root`.
-            `<root>.kstore-staging` if None.
+            `<root>.kstore-staging` if None. Or a URL like `s3://bucket/prefix`: tasks then stage on their own disks and
+            upload, and `commit` fetches the files.
         columns: The names of the columns that will be staged; they are checked now if given.
         job: A name for the load; a unique one if None.
+        storage: Options of the object store, as in `kstore.backup`; the environment's if None.
 
     Returns:
         A `Stage`, whose results are the manifest for `commit`.
@@ -366,6 +396,7 @@ def stage(
         UnknownTopicOrPartitionError: If the topic does not exist and `partitions` is None.
         NotLeaderError: If the directory is a follower's.
         StorageError: If a running broker has locked the directory, or files cannot be renamed into it.
+        BackupError: If the object store does not answer.
 
     Example:
         >>> stage = ks.stage("data", topic="orders", partitions=2)
@@ -373,6 +404,57 @@ def stage(
         >>> ks.commit("data", manifest).records
         2
     """
+    paths, topics, defaults = _look(root, topic)
+    planned = check_load(topic, partitions, compression, batch_bytes, config, columns, topics, defaults)
+    refuse_others(paths[0])
+    if staged_objects.is_url(staging_dir):
+        if not fs.exists(paths[0]):
+            raise ConfigError(
+                f"there is no directory {paths[0]} here, where a load from {staging_dir} would be committed: make it, or "
+                f"upload with ks.upload and adopt where it is"
+            )
+        staging = open_area(str(staging_dir), storage)
+    else:
+        staging = staging_directory(paths, staging_dir)
+        remove_stale(paths, staging)
+    job = uuid.uuid4().hex if job is None else names.check_topic(job)
+    return made_of(planned, paths[0], staging, job, storage)
+
+
+class Planned(NamedTuple):
+    """The checked arguments of a load."""
+
+    topic: str | None
+    topics: Mapping[str, Topic]
+    unknown: Topic | None
+    compression: str | None
+    batch_bytes: int | None
+
+
+def made_of(planned: Planned, root: str, staging: str, job: str, storage: Mapping[str, Any] | None) -> Stage:
+    options = None if storage is None else StorageOptions(storage)
+    return Stage(_Plan(root, job, f"{staging}/{job}", *planned, options))
+
+
+def open_area(url: str, storage: Mapping[str, Any] | None) -> str:
+    """Return the staging URL in its plain form, after a look that deletes jobs that ended a week ago."""
+    staging = staged_objects.check_url(url)
+    with open_objects(staging, storage, create=True) as objects:
+        staged_objects.remove_stale(objects)
+    return staging
+
+
+def check_load(
+    topic: str | None,
+    partitions: int | None,
+    compression: str | None,
+    batch_bytes: int | None,
+    config: Mapping[str, object] | None,
+    columns: Iterable[str] | None,
+    topics: Mapping[str, Topic],
+    defaults: LogConfig,
+) -> Planned:
+    """Check the arguments of `stage` against the topics that exist."""
     if topic is not None:
         names.check_topic(topic)
         if topic in names.INTERNAL_TOPICS:
@@ -386,7 +468,6 @@ def stage(
     if columns is not None:
         columns = tuple(columns)
         check(((name, None) for name in columns), wants_topic=topic is None)
-    paths, topics, defaults = _look(root, topic)
     overrides: dict[str, str] = {}
     if config is not None:
         check_known(config, TOPIC_NAMES)
@@ -402,11 +483,7 @@ def stage(
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; partitions=... makes it")
         if existing is not None and partitions is not None and existing.partitions != partitions:
             raise ConfigError(f"topic {topic} has {existing.partitions} partitions, and partitions is {partitions}")
-    refuse_others(paths[0])
-    staging = staging_directory(paths, staging_dir)
-    remove_stale(paths, staging)
-    job = uuid.uuid4().hex if job is None else names.check_topic(job)
-    return Stage(_Plan(paths[0], job, f"{staging}/{job}", topic, topics, unknown, compression, batch_bytes))
+    return Planned(topic, topics, unknown, compression, batch_bytes)
 
 
 def _look(

@@ -1207,11 +1207,12 @@ class Store(Closing):
 
     def adopt(
         self,
-        manifest: Manifest,
+        manifest: Manifest | str,
         *,
         txn: Transaction | None = None,
         rename_bytes: int = RENAME_BYTES,
         staging_dir: str | os.PathLike[str] | None = None,
+        storage: Mapping[str, Any] | None = None,
     ) -> Adopted:
         """Add staged records to the logs: commit a bulk load atomically and exactly once.
 
@@ -1224,13 +1225,17 @@ class Store(Closing):
         after the load is done or given up; the result of a repeated call says which.
 
         Args:
-            manifest: What the tasks have staged: `Staged` rows, or mappings or Spark rows with their fields.
+            manifest: What the tasks have staged: `Staged` rows, or mappings or Spark rows with their fields; or the URL
+                of a job that `kstore.spark.upload` has staged in an object store. Its files are fetched and checked,
+                and its objects deleted when the load is done; adopted again, it is a duplicate.
             txn: An `(application, version)` pair. The load is skipped unless the version is above the last version
                 committed for that application. Without `txn`, a manifest that was committed before is skipped.
             rename_bytes: If a partition's staged files have at least this average size, they become segments by a
                 rename; otherwise their records are appended.
             staging_dir: Where tasks were told to stage, if not in `<root>.kstore-staging`; later calls accept it, too.
-                A manifest may name only directories in these staging directories.
+                A manifest may name only directories in these staging directories. For rows in an object store, the
+                staging URL. Not allowed with the URL of a job, and neither is `txn`, which its manifest has.
+            storage: Options of the object store, as in `backup`.
 
         Returns:
             The offsets that the records got, and whether the load was a duplicate.
@@ -1239,8 +1244,10 @@ class Store(Closing):
             ValueError: If the manifest does not fit the topics.
             ConfigError: If the manifest names a directory outside of the staging directories; nothing is opened or
                 removed then.
+            BackupError: If the object store has no such job, does not answer, or has objects that are missing or that
+                differ from the manifest; nothing has changed then.
             StorageError: If staged files are missing, if a path has a symbolic link (nothing is opened or removed
-                then), or if the disk fails.
+                then), or if the disk fails or has not enough space.
 
         Example:
             >>> import pyarrow
@@ -1252,7 +1259,9 @@ class Store(Closing):
             >>> store.adopt(manifest, txn=("daily-load", 20261128)).duplicate
             True
         """
-        return self._loads.adopt(manifest, txn=txn, rename_bytes=rename_bytes, staging_dir=staging_dir)
+        return self._loads.adopt(
+            manifest, txn=txn, rename_bytes=rename_bytes, staging_dir=staging_dir, storage=storage
+        )
 
     # Copies.
 

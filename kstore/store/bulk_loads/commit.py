@@ -14,18 +14,31 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from kstore.base import arguments, uninterrupted
 from kstore.base.threads import Workers
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs
-from kstore.errors import ConfigError, InvalidTopicError, KStoreError, StorageError, first_report
+from kstore.errors import BackupError, ConfigError, InvalidTopicError, KStoreError, StorageError, first_report
 from kstore.files import load_files, names
 from kstore.files.load_files import CommitRecord, Done
 from kstore.log.hosted_log import HostedLog
 from kstore.log.writing.writer import Writer
+from kstore.objects import staged_objects
+from kstore.objects.object_store import Objects
 from kstore.store.administration import Administration
+from kstore.store.bulk_loads import fetch_staged, job_manifest
 from kstore.store.bulk_loads import place as steps
-from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Staged, Transaction, check_transaction, name_of
+from kstore.store.bulk_loads.load_manifest import (
+    TASK_PREFIX,
+    Adopted,
+    Manifest,
+    Staged,
+    Transaction,
+    check_transaction,
+    name_of,
+)
 from kstore.store.bulk_loads.place import PartitionShare, StagedSegment
 from kstore.store.bulk_loads.staged_files import remove_staged
 from kstore.store.catalog import Entry
@@ -42,6 +55,19 @@ RENAME_BYTES = 4 << 20
 THREADS = 4  # to patch staged files; they mostly wait for the disk
 
 Key = tuple[str, int]  # topic and partition
+
+
+class _Load(NamedTuple):
+    """A load: its rows, its transaction, its name among the finished loads, and what fetches its files, if needed."""
+
+    rows: tuple[Staged, ...]
+    txn: tuple[str | None, int]
+    name: str
+    fetch: Callable[[Callable[[], None]], None] | None = None
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.directory for row in self.rows))
 
 
 class BulkLoads:
@@ -78,41 +104,104 @@ class BulkLoads:
 
     def adopt(
         self,
-        manifest: Manifest,
+        manifest: Manifest | str,
         txn: Transaction | None,
         rename_bytes: int,
         staging_dir: str | os.PathLike[str] | None,
+        storage: Mapping[str, Any] | None,
     ) -> Adopted:
         """Commit a staged load atomically and exactly once; see `Store.adopt`."""
         self._logs.leading()
+        if isinstance(manifest, str):
+            if txn is not None or staging_dir is not None:
+                raise ConfigError("the transaction and the staging directory are those of the job at this URL")
+            return self._adopt_job(manifest, rename_bytes, storage)
         rows = [Staged.of(row) for row in manifest]
-        application, version = check_transaction(txn)
+        transaction = check_transaction(txn)
+        if staging_dir is not None and staged_objects.is_url(staging_dir):
+            if not rows:
+                return self._run(_Load((), transaction, name_of((), transaction)), rename_bytes)
+            stage, job = _stage_of(rows, str(staging_dir))
+            with staged_objects.open_job(stage, job, storage) as objects:
+                return self._adopt_objects(objects, rows, transaction, name_of(rows, transaction), rename_bytes)
         self._add_area(staging_dir)
         for row in {row.path: row for row in rows}.values():
+            if row.objects is not None:
+                raise ConfigError(f"{row.directory[:400]!a} is in an object store; staging_dir must name its URL")
             fs.refuse_links(row.path, below=load_files.check_staged(row.directory, self._areas))
+        return self._run(_Load(tuple(rows), transaction, name_of(rows, transaction)), rename_bytes)
 
-        def load(check: Callable[[], None]) -> Adopted:
+    def _adopt_job(self, url: str, rename_bytes: int, storage: Mapping[str, Any] | None) -> Adopted:
+        """Commit the job at a URL, which its manifest describes."""
+        stage, job = staged_objects.split_job(url)
+        with staged_objects.open_job(stage, job, storage) as objects:
+            found = job_manifest.read(objects, stage, job)
+            if found is None:
+                if not self._done.has_job(job):
+                    raise BackupError(
+                        f"{objects.url} has no {staged_objects.MANIFEST}: the job is not finished, or it was removed, or "
+                        f"adopted by another store"
+                    )
+                _remove_objects(objects)
+                return Adopted(duplicate=True)
+            transaction = check_transaction(found.txn)
+            is_batch = transaction[0] is not None and load_files.is_stream(transaction[0])
+            load = name_of(found.rows, transaction) if is_batch else job
+            return self._adopt_objects(objects, found.rows, transaction, load, rename_bytes)
+
+    def _adopt_objects(
+        self, objects: Objects, rows: Sequence[Staged], txn: tuple[str | None, int], name: str, rename_bytes: int
+    ) -> Adopted:
+        """Commit rows that are in an object store, and delete the objects of their job."""
+        area = self._areas[0]
+        fs.refuse_links(area, below=area)
+        local = tuple(fetch_staged.local_rows(rows, area))
+
+        def fetch(check: Callable[[], None]) -> None:
+            fetch_staged.fetch(objects, rows, area, self._config_of, check)
+
+        done = self._run(_Load(local, txn, name, fetch), rename_bytes)
+        _remove_objects(objects)
+        return done
+
+    def _config_of(self, topic: str) -> LogConfig:
+        return self._metadata.config_of(topic)
+
+    def _run(self, load: _Load, rename_bytes: int) -> Adopted:
+        def adopt(check: Callable[[], None]) -> Adopted:
             with self.loading:
                 check()
-                return self._adopt_locked(rows, (application, version), rename_bytes, check)
+                try:
+                    return self._adopt_locked(load, rename_bytes, check)
+                except BaseException:
+                    if load.fetch is not None:
+                        self._forget_locked(load)
+                    raise
 
-        return uninterrupted.run(load)
+        return uninterrupted.run(adopt)
 
-    def _adopt_locked(
-        self, rows: Sequence[Staged], txn: tuple[str | None, int], rename_bytes: int, check: Callable[[], None]
-    ) -> Adopted:
+    def _forget_locked(self, load: _Load) -> None:
+        """Remove what was fetched for a load that failed, unless it is decided."""
+        try:
+            records = [load_files.read_commit(root) for root in self._metadata.paths if fs.exists(root)]
+        except KStoreError as error:
+            logger.warning("%s: staged files stay behind: %s", self._areas[0], error)
+            return
+        needed = {directory for record in records if record for directory in record.directories}
+        remove_staged([each for each in load.directories if each not in needed and fs.exists(each)], self._areas)
+
+    def _adopt_locked(self, load: _Load, rename_bytes: int, check: Callable[[], None]) -> Adopted:
         """Commit a load. `check` raises if the caller was interrupted; it is called only until the load is decided."""
+        rows, txn = load.rows, load.txn
         if self._pending is not None and not self._pending.shares:
             self._finish(self._pending)
         if self._pending is not None:
             raise _unfinished(self._pending, "it keeps others out")
         if not rows and txn[0] is None:
             return Adopted()
-        directories = tuple(dict.fromkeys(row.directory for row in rows))
-        load = name_of(rows, txn)
-        if self._done.has(load, *txn):
-            self._refuse_grown_batch(load)
-            remove_staged(directories, self._areas)
+        if self._done.has(load.name, *txn):
+            self._refuse_grown_batch(load.name)
+            remove_staged([each for each in load.directories if fs.exists(each)], self._areas)
             return Adopted(duplicate=True)
         by_key: dict[Key, list[Staged]] = {}
         for row in rows:
@@ -120,10 +209,12 @@ class BulkLoads:
         if len({row.path for row in rows}) < len(rows):
             raise ValueError("the manifest has a task's rows twice")
         wanted = self._check_topics(rows)
+        if load.fetch is not None:
+            load.fetch(check)
         staged = self._look_through(by_key)
         check()
         self._make_topics(wanted)
-        record = CommitRecord(load, "", (), *txn, (), directories)
+        record = CommitRecord(load.name, "", (), *txn, (), load.directories)
         return self._commit(record, staged, rename_bytes, check)
 
     def _refuse_grown_batch(self, load: str) -> None:
@@ -386,6 +477,25 @@ class BulkLoads:
                 self._finish(record)
             except fs.FullDiskError as error:  # the next load or opening notes it
                 logger.error("%s: the load is done, and noted later: %s", record.primary, error)
+
+
+def _stage_of(rows: Sequence[Staged], url: str) -> tuple[str, str]:
+    """Return the staging URL and the job of rows in an object store; raise `ConfigError` if they are elsewhere."""
+    stage = staged_objects.check_url(url)
+    for row in rows:
+        if row.objects is None or row.directory != f"{stage}/{row.job}/{os.path.basename(row.directory)}":
+            raise ConfigError(f"{row.directory[:400]!a} is not JOB/{TASK_PREFIX}... below {stage}")
+        if row.job != rows[0].job:
+            raise ConfigError(f"the rows are of the jobs {rows[0].job} and {row.job}; in an object store one is allowed")
+    return stage, rows[0].job
+
+
+def _remove_objects(objects: Objects) -> None:
+    """Delete the objects of a job that is done; log failures, as a repetition deletes them."""
+    try:
+        staged_objects.remove_job(objects)
+    except KStoreError as error:
+        logger.warning("%s: staged objects stay behind: %s", objects.url, error)
 
 
 def _one_of_each_job(segments: Iterable[StagedSegment]) -> Iterable[StagedSegment]:

@@ -17,6 +17,8 @@ from kstore.base import arguments
 from kstore.base.numbers import LONG_MAX
 from kstore.files import json_file, load_files, names
 from kstore.files.load_files import TASK_PREFIX as TASK_PREFIX
+from kstore.objects import staged_objects
+from kstore.objects.restore_plan import MOST_FILE_BYTES
 
 Transaction = tuple[str, int]
 """The application's name and its version: a load is skipped unless its version is above the last committed one."""
@@ -44,7 +46,7 @@ class Staged:
     """The id of the load that the task belongs to."""
 
     directory: str
-    """The directory of the task attempt, in the staging directory."""
+    """The directory of the task attempt, in the staging directory; in an object store a URL."""
 
     task: int
     """The task's number."""
@@ -81,6 +83,9 @@ class Staged:
 
     batch: int | None = None
     """The number of the micro-batch; None for a batch job."""
+
+    objects: str | None = None
+    """In an object store, where the segments are, as JSON: `[[object number, position, CRC-32C], ...]`; else None."""
 
     @classmethod
     def of(cls, row: Any) -> Staged:
@@ -132,8 +137,9 @@ class Staged:
         if not sound or not all(sound):
             raise ValueError(f"a row of a manifest for {_shown(self.topic)} has no list of segments, or no settings")
         path = self.directory
+        is_sound = json_file.is_plain_path(path) if self.objects is None else self._is_in_objects(parts)
         if (
-            not json_file.is_plain_path(path)
+            not is_sound
             or not os.path.basename(path).startswith(TASK_PREFIX)
             or os.path.basename(os.path.dirname(path)) != self.job
         ):
@@ -144,6 +150,37 @@ class Staged:
         if any(not 0 <= base < end <= LONG_MAX or not 0 < size <= LONG_MAX
                for base, end, size in parts):  # fmt: skip
             raise ValueError(f"{path}: segments {parts} cannot be"[:400])
+
+    def _is_in_objects(self, parts: list[list[int]]) -> bool:
+        """Return whether the fields can be those of segments in an object store: the sums fit, and nothing is left out.
+
+        Raises `ConfigError` for a directory that is no URL.
+        """
+        try:
+            found = json.loads(self.objects or "")
+            is_sound = len(found) == len(parts) and all(
+                len(place) == 3 and all(type(number) is int for number in place) for place in found
+            )
+        except (TypeError, ValueError, RecursionError):
+            return False
+        stage, job = staged_objects.split_job(os.path.dirname(self.directory))
+        return (
+            is_sound
+            and all(
+                0 <= number <= staged_objects.MOST_NUMBER and 0 <= at <= LONG_MAX - size and 0 <= crc < 2**32
+                for (number, at, crc), (_, _, size) in zip(found, parts, strict=True)
+            )
+            and [base for base, _, _ in parts] == [0, *(end for _, end, _ in parts[:-1])]
+            and all(size <= MOST_FILE_BYTES for _, _, size in parts)
+            and (self.records, self.bytes) == (parts[-1][1], sum(size for _, _, size in parts))
+            and staged_objects.is_attempt(os.path.basename(self.directory))
+            and self.directory == f"{stage}/{job}/{os.path.basename(self.directory)}"
+        )
+
+    @property
+    def places(self) -> list[tuple[int, int, int]]:
+        """The segments in an object store as (object number, position, CRC-32C)."""
+        return [(number, at, crc) for number, at, crc in json.loads(self.objects or "[]")]
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
