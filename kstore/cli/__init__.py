@@ -25,6 +25,7 @@ from kstore.errors import KStoreError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, str] = {
+    "adopt": "append what Spark has staged in an object store",
     "append": "append lines or JSON lines from standard input",
     "backup": "back up a directory of logs to an object store, once or continuously",
     "become-leader": "let a follower take over, with a new leader epoch",

@@ -93,9 +93,9 @@ def list_job(objects: Objects) -> dict[str, int]:
     return found
 
 
-def remove_job(objects: Objects, keys: Iterable[str] | None = None) -> None:
-    """Delete the objects of a job, or those of `keys`; the manifest is the last, so that a repetition finds the rest."""
-    wanted = list(list_job(objects) if keys is None else keys)
+def remove_job(objects: Objects) -> None:
+    """Delete the objects of a job, the manifest last, so that a repetition finds the rest."""
+    wanted = list(list_job(objects))
     objects.delete(key for key in wanted if key != MANIFEST)
     if MANIFEST in wanted:
         objects.delete([MANIFEST])
@@ -128,4 +128,3 @@ def remove_stale(objects: Objects, *, now_ms: int | None = None) -> list[str]:
             objects.delete(keys)
             removed.append(job)
     return removed
-

@@ -14,6 +14,19 @@ from __future__ import annotations
 from kstore.spark.load_driver import commit, discard, ingest, partition_of
 from kstore.spark.scanning import scan
 from kstore.spark.staging import MANIFEST, Stage, stage
+from kstore.spark.upload_driver import upload
 from kstore.store.bulk_loads.load_manifest import Adopted, Staged
 
-__all__ = ["MANIFEST", "Adopted", "Stage", "Staged", "commit", "discard", "ingest", "partition_of", "scan", "stage"]
+__all__ = [
+    "MANIFEST",
+    "Adopted",
+    "Stage",
+    "Staged",
+    "commit",
+    "discard",
+    "ingest",
+    "partition_of",
+    "scan",
+    "stage",
+    "upload",
+]

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from kstore.base.numbers import INT_MAX
 from kstore.disk import fs
 from kstore.errors import KStoreError, LogLockedError
 from kstore.files import load_files
+from kstore.objects import staged_objects
+from kstore.spark.object_staging import discard_objects
 from kstore.spark.spark_options import COMMIT_TIMEOUT
 from kstore.spark.spark_rows import COLUMNS
-from kstore.spark.staging import MANIFEST, MANIFEST_FILE, partitions_of, stage, staging_directory
+from kstore.spark.staging import MANIFEST, MANIFEST_FILE, Stage, partitions_of, stage, staging_directory
 from kstore.spark.workers import refuse_other_files, refuse_other_python
 from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Adopted, Manifest, Staged, Transaction, check_transaction
 from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
@@ -41,6 +43,7 @@ def commit(
     txn: Transaction | None = None,
     commit_timeout: float = COMMIT_TIMEOUT,
     staging_dir: str | os.PathLike[str] | None = None,
+    storage: Mapping[str, Any] | None = None,
 ) -> Adopted:
     """Add staged files to the logs, atomically and exactly once.
 
@@ -50,7 +53,9 @@ def commit(
         txn: An application's name and a version. The load is skipped unless its version is above the last committed
             one; without `txn`, the same manifest is committed once.
         commit_timeout: Seconds to wait while another process holds the store.
-        staging_dir: The argument of `stage`. Staged files must be there or in `<root>.kstore-staging`.
+        staging_dir: The argument of `stage`. Staged files must be there or in `<root>.kstore-staging`; those in an
+            object store are fetched, and deleted there after the load.
+        storage: The argument of `stage`.
 
     Returns:
         The offsets of the new records.
@@ -69,13 +74,14 @@ def commit(
     rows = [Staged.of(row) for row in manifest]
     check_transaction(txn)
     if isinstance(root, Store):
-        return root.adopt(rows, txn=txn, staging_dir=staging_dir)
+        return root.adopt(rows, txn=txn, staging_dir=staging_dir, storage=storage)
+    own_area = None if staged_objects.is_url(staging_dir) else staging_dir
     deadline = time.monotonic() + (arguments.seconds("commit_timeout", commit_timeout) or 0.0)
     path = arguments.real_path("root", root)
     while True:
         try:
-            with Store.open(path, background=False, staging_dir=staging_dir) as store:
-                return store.adopt(rows, txn=txn)
+            with Store.open(path, background=False, staging_dir=own_area) as store:
+                return store.adopt(rows, txn=txn, staging_dir=staging_dir, storage=storage)
         except LogLockedError as error:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -89,7 +95,12 @@ def commit(
 
 
 def discard(
-    root: Root, manifest: Manifest = (), *, job: str | None = None, staging_dir: str | os.PathLike[str] | None = None
+    root: Root,
+    manifest: Manifest = (),
+    *,
+    job: str | None = None,
+    staging_dir: str | os.PathLike[str] | None = None,
+    storage: Mapping[str, Any] | None = None,
 ) -> None:
     """Delete staged files: those of a manifest, of a job, or of both. Files of a decided load are kept.
 
@@ -98,9 +109,11 @@ def discard(
         manifest: The rows whose directories are deleted.
         job: The name of a job whose directories are deleted, or the job's own directory (`Stage.directory`).
         staging_dir: The argument of `stage`. Staged files must be there or in `<root>.kstore-staging`.
+        storage: The argument of `stage`.
 
     Raises:
         ConfigError: If the manifest names a directory outside of these.
+        BackupError: If the object store does not answer.
         ValueError: If `job` is neither a name nor a directory of a job.
 
     Example:
@@ -111,6 +124,9 @@ def discard(
         False
     """
     rows = [Staged.of(row) for row in manifest]
+    if staged_objects.is_url(staging_dir):
+        discard_objects(str(staging_dir), rows, job, storage)
+        return
     loading = loads_of(root).loading if isinstance(root, Store) else contextlib.nullcontext()
     with loading:  # wait for a load of this store
         _discard(root, rows, job, staging_dir)
@@ -152,6 +168,7 @@ def ingest(
     staging_dir: str | os.PathLike[str] | None = None,
     commit_timeout: float = COMMIT_TIMEOUT,
     shared_files: bool = False,
+    storage: Mapping[str, Any] | None = None,
 ) -> Adopted:
     """Append a DataFrame or an RDD of rows to logs, exactly once with a `txn`.
 
@@ -171,10 +188,12 @@ def ingest(
         batch_bytes: The size up to which batches are filled, before compression. If None, it is between 64 KiB and
             1 MiB, and less for more partitions.
         config: Kafka's settings for topics that the load creates.
-        staging_dir: The directory in which tasks stage; `<root>.kstore-staging` if None.
+        staging_dir: The directory in which tasks stage; `<root>.kstore-staging` if None. Or a URL like
+            `s3://bucket/prefix`: tasks then upload what they stage, and only the driver needs `root`.
         commit_timeout: Seconds to wait while another process holds the store.
         shared_files: Whether a client of Spark Connect and its server have the same files at the same path. A load is
             planned and committed in the client's process, and is refused otherwise. Other sessions do not need it.
+        storage: Options of the object store, as in `kstore.backup`; the environment's if None.
 
     Returns:
         The offsets of the new records.
@@ -205,38 +224,50 @@ def ingest(
         batch_bytes=batch_bytes,
         config=config,
         staging_dir=staging_dir,
+        storage=storage,
     )
-    schema: Any = getattr(data, "schema", None)
-    is_frame = schema is not None and hasattr(data, "mapInArrow")
-    if is_frame:
-        optional.pyarrow("ingest", extra="spark")
-        made.check([(column.name, column.dataType.simpleString()) for column in schema.fields])
-        names = [column.name for column in schema.fields]
-        wanted = [name for name in names if name in COLUMNS and (name != "topic" or not topic)]
-        data = data.select(*wanted) if len(wanted) < len(names) else data
-    elif not hasattr(data, "mapPartitions"):
-        raise TypeError(f"a DataFrame or an RDD is needed, not {type(data).__name__}")
+    run = job_of(data, made, topic)
     if application is not None and _is_done(root, application, version):
         return Adopted(duplicate=True)
     refuse_other_python(getattr(data, "sparkSession", None) or getattr(data, "ctx", None))
     try:
-        manifest = (data.mapInArrow(made, MANIFEST) if is_frame else data.mapPartitions(made)).collect()
-        done = commit(root, manifest, txn=txn, commit_timeout=commit_timeout, staging_dir=staging_dir)
+        done = commit(root, run(), txn=txn, commit_timeout=commit_timeout, staging_dir=staging_dir, storage=storage)
     except LogLockedError:
         raise
     except BaseException:
-        _clear(root, made.directory)
+        _clear(root, made)
         raise
-    _clear(root, made.directory)  # files of attempts that Spark did not use
+    _clear(root, made)  # files of attempts that Spark did not use
     return done
 
 
-def _clear(root: Root, directory: str) -> None:
+def job_of(data: Any, made: Stage, topic: str | None) -> Callable[[], list[Any]]:
+    """Return what runs Spark's job and returns its manifest, after a check of the columns."""
+    schema: Any = getattr(data, "schema", None)
+    if schema is not None and hasattr(data, "mapInArrow"):
+        optional.pyarrow("ingest", extra="spark")
+        made.check([(column.name, column.dataType.simpleString()) for column in schema.fields])
+        names = [column.name for column in schema.fields]
+        wanted = [name for name in names if name in COLUMNS and (name != "topic" or not topic)]
+        frame = data.select(*wanted) if len(wanted) < len(names) else data
+        return lambda: list(frame.mapInArrow(made, MANIFEST).collect())
+    if not hasattr(data, "mapPartitions"):
+        raise TypeError(f"a DataFrame or an RDD is needed, not {type(data).__name__}")
+    return lambda: list(data.mapPartitions(made).collect())
+
+
+def _clear(root: Root, made: Stage) -> None:
     """Delete a job's staged files; only log an error, since the load is done or has failed already."""
     try:
-        discard(root, job=directory)
+        discard_job(root, made)
     except KStoreError as error:
-        logger.warning("%s: staged files stay behind: %s", directory, error)
+        logger.warning("%s: staged files stay behind: %s", made.directory, error)
+
+
+def discard_job(root: Root, made: Stage) -> None:
+    """Delete what all attempts of a job have staged, except for a decided load."""
+    area = made.directory.rpartition("/")[0] if staged_objects.is_url(made.directory) else None
+    discard(root, job=made.directory, staging_dir=area, storage=made.storage)
 
 
 def _is_done(root: Root, application: str, version: int) -> bool:

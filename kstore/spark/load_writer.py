@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kstore.errors import LogLockedError
-from kstore.spark.load_driver import commit, discard
+from kstore.spark.load_driver import commit, discard_job
 from kstore.spark.spark_options import WriteOptions
 from kstore.spark.staging import Stage, stage
 from kstore.store.bulk_loads.load_manifest import Staged
@@ -45,6 +45,7 @@ def stage_of(root: str, options: WriteOptions, schema: StructType) -> Stage:
         batch_bytes=options.batch_bytes,
         config=options.config,
         staging_dir=options.staging_dir,
+        storage=options.storage,
         columns=[name for name, _ in types],
     )
     made.check(types)
@@ -72,6 +73,7 @@ class Writer(DataSourceArrowWriter):
                 manifest,
                 txn=options.txn,
                 staging_dir=options.staging_dir,
+                storage=options.storage,
                 commit_timeout=options.commit_timeout,
             )
         except LogLockedError as error:
@@ -80,4 +82,4 @@ class Writer(DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the job's staged files, except those of a decided load."""
-        discard(self._root, job=self._stage.directory)
+        discard_job(self._root, self._stage)

@@ -188,8 +188,10 @@ class Stage:
         """Yield an attempt, which stages in the job's directory, or for an object store in a temporary one."""
         plan = self._plan
         task, query, batch = running_task()
-        with TemporaryDirectory(prefix="kstore-staging-") if self._is_remote else nullcontext() as temporary:
-            with Attempt(
+        own = TemporaryDirectory(prefix="kstore-staging-") if self._is_remote else nullcontext()
+        with (
+            own as temporary,
+            Attempt(
                 plan.directory if temporary is None else f"{temporary}/{plan.job}",
                 plan.job,
                 task,
@@ -197,8 +199,9 @@ class Stage:
                 batch_bytes=plan.batch_bytes,
                 query=query,
                 batch=batch,
-            ) as attempt:
-                yield attempt
+            ) as attempt,
+        ):
+            yield attempt
 
     @property
     def _is_remote(self) -> bool:
@@ -410,8 +413,8 @@ def stage(
     if staged_objects.is_url(staging_dir):
         if not fs.exists(paths[0]):
             raise ConfigError(
-                f"there is no directory {paths[0]} here, where a load from {staging_dir} would be committed: make it, or "
-                f"upload with ks.upload and adopt where it is"
+                f"there is no directory {paths[0]} here, where a load from {staging_dir} would be committed: make it, "
+                f"or upload with ks.upload and adopt where it is"
             )
         staging = open_area(str(staging_dir), storage)
     else:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from kstore.disk import fs
 from kstore.errors import ConfigError, KStoreError, LogLockedError
 from kstore.files import load_files, names
+from kstore.objects import staged_objects
 from kstore.spark.load_driver import commit, discard
 from kstore.spark.load_writer import stage_of
+from kstore.spark.object_staging import clear_batches, discard_but_published, publish
 from kstore.spark.spark_options import WriteOptions
 from kstore.spark.staging import MANIFEST_FILE, renamed, running_task
 from kstore.store.bulk_loads.load_manifest import Staged
@@ -102,9 +104,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     manifest,
                     txn=(application, batchId),
                     staging_dir=options.staging_dir,
+                    storage=options.storage,
                     commit_timeout=options.commit_timeout,
                 )
             except LogLockedError as error:
+                if self._is_remote:
+                    job = os.path.dirname(manifest[0].directory)
+                    url = publish(job, manifest, (application, batchId), options.storage)
+                    error.__notes__ = [
+                        f"batch {batchId} of the query is staged in {url}. Restart the query when the store is free; "
+                        f"or have the process that holds it call store.adopt({url!r})"
+                    ]
+                    raise
                 path = self._keep(manifest)
                 area = "" if options.staging_dir is None else f", staging_dir={self._area!r}"
                 error.__notes__ = [
@@ -121,6 +132,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if query is None:
             return  # the next batch that is committed deletes what failed tasks left
         job = f"{self._area}/{_job(query, batchId)}"
+        if self._is_remote:
+            rows = [row for message in messages if message is not None for row in message.staged]
+            discard_but_published(job, rows, self._options.storage)
+            return
         if not fs.exists(f"{job}/{MANIFEST_FILE}"):
             discard(self._root, job=job)
             return
@@ -159,6 +174,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def _area(self) -> str:
         return os.path.dirname(self._stage.directory)
 
+    @property
+    def _is_remote(self) -> bool:
+        return staged_objects.is_url(self._area)
+
     def _keep(self, manifest: Sequence[Staged]) -> str:
         """Write the manifest of a batch beside its staged files, so that `abort` keeps them; the first one stays."""
         path = f"{os.path.dirname(manifest[0].directory)}/{MANIFEST_FILE}"
@@ -169,6 +188,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def _clear(self, query: str, batch: int) -> None:
         """Delete what is left of the query's batches up to this one: files of attempts that were not used."""
         try:
+            if self._is_remote:
+                clear_batches(self._area, query, batch, self._options.storage)
+                return
             for entry in fs.scandir(self._area) if fs.exists(self._area) else ():
                 number = entry.name.removeprefix(f"{query}-")
                 if number.isdecimal() and entry.name == _job(query, int(number)) and int(number) <= batch:

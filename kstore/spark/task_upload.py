@@ -87,7 +87,8 @@ def _parts(files: Sequence[_LogFile]) -> Iterator[bytes]:
             while position < file.length:
                 data = fs.pread(fd, min(PART_BYTES - len(part), file.length - position), position)
                 if not data:
-                    raise StorageError(errno.EIO, f"the file ends at {position}, and {file.length} bytes were staged", file.path)
+                    what = f"the file ends at {position}, and {file.length} bytes were staged"
+                    raise StorageError(errno.EIO, what, file.path)
                 file.crc = crc32c(data, file.crc)
                 position += len(data)
                 part += data

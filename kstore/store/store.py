@@ -1259,9 +1259,7 @@ class Store(Closing):
             >>> store.adopt(manifest, txn=("daily-load", 20261128)).duplicate
             True
         """
-        return self._loads.adopt(
-            manifest, txn=txn, rename_bytes=rename_bytes, staging_dir=staging_dir, storage=storage
-        )
+        return self._loads.adopt(manifest, txn=txn, rename_bytes=rename_bytes, staging_dir=staging_dir, storage=storage)
 
     # Copies.
 

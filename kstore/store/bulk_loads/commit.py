@@ -139,7 +139,7 @@ class BulkLoads:
             if found is None:
                 if not self._done.has_job(job):
                     raise BackupError(
-                        f"{objects.url} has no {staged_objects.MANIFEST}: the job is not finished, or it was removed, or "
+                        f"{objects.url} has no {staged_objects.MANIFEST}: the job is not finished, or was removed, or "
                         f"adopted by another store"
                     )
                 _remove_objects(objects)
@@ -165,7 +165,8 @@ class BulkLoads:
         return done
 
     def _config_of(self, topic: str) -> LogConfig:
-        return self._metadata.config_of(topic)
+        """Return the settings that count for the indexes of a topic's segments; the topic may not exist yet."""
+        return self._metadata.config_of(topic) if topic in self._metadata.catalog else self._metadata.config
 
     def _run(self, load: _Load, rename_bytes: int) -> Adopted:
         def adopt(check: Callable[[], None]) -> Adopted:
@@ -486,7 +487,7 @@ def _stage_of(rows: Sequence[Staged], url: str) -> tuple[str, str]:
         if row.objects is None or row.directory != f"{stage}/{row.job}/{os.path.basename(row.directory)}":
             raise ConfigError(f"{row.directory[:400]!a} is not JOB/{TASK_PREFIX}... below {stage}")
         if row.job != rows[0].job:
-            raise ConfigError(f"the rows are of the jobs {rows[0].job} and {row.job}; in an object store one is allowed")
+            raise ConfigError(f"the rows are of the jobs {rows[0].job} and {row.job}; all must be of one job")
     return stage, rows[0].job
 
 

@@ -45,9 +45,7 @@ class _File(NamedTuple):
 
 def local_rows(rows: Sequence[Staged], area: str) -> list[Staged]:
     """Return the rows as they are after `fetch`, with directories in a staging directory."""
-    return [
-        replace(row, directory=f"{area}/{row.job}/{os.path.basename(row.directory)}", objects=None) for row in rows
-    ]
+    return [replace(row, directory=f"{area}/{row.job}/{os.path.basename(row.directory)}", objects=None) for row in rows]
 
 
 def fetch(
@@ -76,7 +74,7 @@ def fetch(
     for path in dict.fromkeys(row.path for row in local):
         fs.make_directory(path)
     with Workers(THREADS, "kstore-adopt") as pool:
-        done = pool.map(lambda item: _fetch_object(objects, *item, config_of, check), wanted.items())
+        done = pool.map(lambda key: _fetch_object(objects, key, wanted[key], config_of, check), wanted)
         for _ in done:
             pass
     for path in (*dict.fromkeys(row.path for row in local), *directories):
@@ -188,6 +186,7 @@ def _build_indexes(file: _File, config: LogConfig, where: str) -> None:
         except (CorruptRecordError, StorageError) as error:
             raise BackupError(f"{where}: {error}") from error
         if checked.scan.reason or checked.scan.end_position < file.length:
-            raise BackupError(f"{where}: no batch at {file.position + checked.scan.end_position}: {checked.scan.reason}")
+            position = file.position + checked.scan.end_position
+            raise BackupError(f"{where} has no sound batch at {position}: {checked.scan.reason}")
         segment.recover(checked, is_last=False, before_cut=lambda: None)
         segment.flush()
