@@ -80,9 +80,9 @@ def split_job(url: str) -> tuple[str, str]:
         raise ConfigError(f"{without_credentials(url)[:200]!r} {what}") from None
 
 
-def open_job(stage: str, job: str, storage: Mapping[str, Any] | None) -> Objects:
-    """Open the objects of one job."""
-    return open_objects(f"{stage}/{names.check_topic(job)}", storage, create=True)
+def open_job(stage: str, job: str, storage: Mapping[str, Any] | None, *, create: bool = True) -> Objects:
+    """Open the objects of one job; `create` is that of `open_objects`."""
+    return open_objects(f"{stage}/{names.check_topic(job)}", storage, create=create)
 
 
 def list_job(objects: Objects) -> dict[str, int]:

@@ -122,7 +122,7 @@ class BulkLoads:
             if not rows:
                 return self._run(_Load((), transaction, name_of((), transaction)), rename_bytes)
             stage, job = _stage_of(rows, str(staging_dir))
-            with staged_objects.open_job(stage, job, storage) as objects:
+            with staged_objects.open_job(stage, job, storage, create=False) as objects:
                 return self._adopt_objects(objects, rows, transaction, name_of(rows, transaction), rename_bytes)
         self._add_area(staging_dir)
         for row in {row.path: row for row in rows}.values():
@@ -134,7 +134,7 @@ class BulkLoads:
     def _adopt_job(self, url: str, rename_bytes: int, storage: Mapping[str, Any] | None) -> Adopted:
         """Commit the job at a URL, which its manifest describes."""
         stage, job = staged_objects.split_job(url)
-        with staged_objects.open_job(stage, job, storage) as objects:
+        with staged_objects.open_job(stage, job, storage, create=False) as objects:
             found = job_manifest.read(objects, stage, job)
             if found is None:
                 if not self._done.has_job(job):
