@@ -189,7 +189,16 @@ class BulkLoads:
             logger.warning("%s: staged files stay behind: %s", self._areas[0], error)
             return
         needed = {directory for record in records if record for directory in record.directories}
-        remove_staged([each for each in load.directories if each not in needed and fs.exists(each)], self._areas)
+        if needed.isdisjoint(load.directories):
+            self._remove(load)
+
+    def _remove(self, load: _Load) -> None:
+        """Remove the files of a load; of fetched ones also those of attempts that an earlier call has fetched."""
+        if load.fetch is None:
+            remove_staged(load.directories, self._areas)
+            return
+        for job in {row.job for row in load.rows}:
+            fetch_staged.clear(self._areas[0], job)
 
     def _adopt_locked(self, load: _Load, rename_bytes: int, check: Callable[[], None]) -> Adopted:
         """Commit a load. `check` raises if the caller was interrupted; it is called only until the load is decided."""
@@ -202,7 +211,7 @@ class BulkLoads:
             return Adopted()
         if self._done.has(load.name, *txn):
             self._refuse_grown_batch(load.name)
-            remove_staged([each for each in load.directories if fs.exists(each)], self._areas)
+            self._remove(load)
             return Adopted(duplicate=True)
         by_key: dict[Key, list[Staged]] = {}
         for row in rows:

@@ -23,7 +23,8 @@ from kstore.log.segments.segment import Segment
 from kstore.objects import staged_objects
 from kstore.objects.object_store import Objects
 from kstore.objects.staged_objects import StagedKey
-from kstore.store.bulk_loads.load_manifest import Staged
+from kstore.store.bulk_loads.load_manifest import TASK_PREFIX, Staged
+from kstore.store.bulk_loads.staged_files import remove_job, remove_staged
 
 THREADS = 4  # each holds a part of an object
 
@@ -64,8 +65,8 @@ def fetch(
     _check_sizes(objects, wanted)
     local = local_rows(rows, area)
     directories = list(dict.fromkeys(row.directory for row in local))
-    for directory in directories:
-        fs.remove_tree(directory, below=area)  # what a killed adoption has left
+    for job in {row.job for row in local}:
+        clear(area, job)  # a killed adoption may have left files, also of attempts that are not in this manifest
     fs.make_directories(area)
     _refuse_full(area, sum(file.length for files in wanted.values() for file in files))
     for directory in directories:
@@ -82,6 +83,16 @@ def fetch(
     for path in dict.fromkeys(os.path.dirname(directory) for directory in directories):
         fs.sync_directory(path)
     fs.sync_directory(area)
+
+
+def clear(area: str, job: str) -> None:
+    """Remove what was fetched of a job; log failures. The job must not be decided."""
+    path = f"{area}/{job}"
+    fs.refuse_links(path, below=area)
+    if fs.exists(path):
+        attempts = [entry.path for entry in fs.scandir(path) if entry.name.startswith(TASK_PREFIX)]
+        remove_staged(attempts, [area])
+        remove_job(path, area)
 
 
 def _by_object(rows: Sequence[Staged], area: str) -> dict[StagedKey, list[_File]]:
