@@ -133,6 +133,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         '$ printf \'{"key": "a", "value": "1", "timestamp": 1370073600000}\\n\' | kstore append elsewhere/log-0 --json',
         "$ kstore cat elsewhere/log-0 --format '%o %T %k %s\\n'",
     ),
+    "adopt": (
+        "Appends a job that Spark's tasks have staged in an object store with `ks.upload` to the logs of this machine, "
+        "once ([with Spark](spark.md#without-a-shared-file-system)): `kstore adopt s3://bucket/stage/JOB --to data`.",
+    ),
     "ingest": (
         "Appends a record for each row of CSV files (compressed or not), JSON lines, Parquet and Arrow files, or of "
         "standard input. The value is the row as JSON, or one column (`--value-column`); the key decides the "

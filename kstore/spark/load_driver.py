@@ -215,7 +215,8 @@ def ingest(
     """
     application, version = check_transaction(txn)
     instead = 'df.write.format("kstore")'
-    refuse_other_files(data, shared_files, what="ks.ingest plans and commits a load", instead=instead)
+    is_shared = shared_files or staged_objects.is_url(staging_dir)  # then only this process needs `root`
+    refuse_other_files(data, is_shared, what="ks.ingest plans and commits a load", instead=instead)
     made = stage(
         root,
         topic=topic,
