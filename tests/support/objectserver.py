@@ -8,6 +8,7 @@ each request. The faults are those of a network: a request may fail before the s
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 HOST = "127.0.0.1"
 BUCKET = "backups"
@@ -39,14 +40,21 @@ class Fault(NamedTuple):
     "refused" closes the connection before the server has heard of it, "lost" after the server has done it, and "cut"
     in the middle of the answer's body. "status" answers `status` in the server's stead. "late" closes the connection,
     and the server gets the request when `Proxy.release` is called. Before any of it, `delay` seconds pass.
+
+    Answers that look right and are not: "short" has half the body and the length of that half, "altered" has one byte
+    that is another, "swapped" is about the object `key`, "stale" is what the same request was answered when the proxy
+    was `remembering`. Of a range, "whole" answers 200 with the whole object, "moved" the next bytes and says so, and
+    "shifted" the next bytes as if they were those asked for; a request without a range is passed on.
     """
 
     kind: str = "passed"
     status: int = 503
     delay: float = 0.0
+    key: str = ""
 
 
 Plan = Callable[[Request], Fault | None]
+_Answer = tuple[int, list[tuple[str, str]], bytes]
 
 
 class S3Server:
@@ -107,6 +115,8 @@ class Proxy:
         self.upstream = port
         self.plan = plan
         self.seen: list[Request] = []
+        self.remembering = False
+        self._known: dict[tuple[str, str, str], _Answer] = {}
         self._late: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -151,6 +161,13 @@ class Proxy:
             self.seen.append(request)
         return None if self.plan is None else self.plan(request)
 
+    def answered(self, method: str, path: str, span: str, answer: _Answer, *, stale: bool) -> _Answer:
+        """Remember an answer if told to; return it, or the remembered one in its stead."""
+        with self._lock:
+            if self.remembering:
+                self._known[method, path, span] = answer
+            return self._known.get((method, path, span), answer) if stale else answer
+
     def keep(self, send: Callable[[], object]) -> None:
         """Remember a late request."""
         with self._lock:
@@ -194,9 +211,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         method, path, headers = self.command, self.path, dict(self.headers.items())
-        fault = self.proxy.ask(*_kind_and_key(method, path, headers)) or Fault()
+        kind, key = _kind_and_key(method, path, headers)
+        fault = self.proxy.ask(kind, key) or Fault()
+        span = headers.get("Range", headers.get("range", ""))
+        if fault.kind == "swapped" and key:
+            path = path.replace(quote(key), quote(fault.key))
+        if fault.kind in ("whole", "moved", "shifted"):
+            headers = {name: value for name, value in headers.items() if name.lower() != "range"}
+            if fault.kind != "whole" and span:
+                headers["Range"] = _next_range(span)
 
-        def send() -> tuple[int, list[tuple[str, str]], bytes]:
+        def send() -> _Answer:
             connection = http.client.HTTPConnection(HOST, self.proxy.upstream, timeout=60)
             try:
                 connection.request(method, path, body, headers)
@@ -213,9 +238,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._hang_up()
         if fault.kind == "status":
             return self._answer(fault.status, [], b"")
-        status, answer_headers, answer_body = send()
+        answer = self.proxy.answered(method, self.path, span, send(), stale=fault.kind == "stale")
         if fault.kind == "lost":
             return self._hang_up()
+        status, answer_headers, answer_body = _falsified(answer, fault, span)
         return self._answer(status, answer_headers, answer_body, cut=fault.kind == "cut")
 
     def _hang_up(self) -> None:
@@ -252,6 +278,31 @@ def _kind_and_key(method: str, path: str, headers: dict[str, str]) -> tuple[str,
     if method == "PUT":
         return ("create" if "if-none-match" in names else "update" if "if-match" in names else "put"), key
     return method.lower(), key
+
+
+def _next_range(span: str) -> str:
+    """The range of as many bytes behind those of a range; of an open one, all but its first byte."""
+    first, _, last = span.removeprefix("bytes=").partition("-")
+    if not first:
+        return f"bytes=-{int(last) + 1}"
+    return f"bytes={int(last) + 1}-{2 * int(last) + 1 - int(first)}" if last else f"bytes={int(first) + 1}-"
+
+
+def _falsified(answer: _Answer, fault: Fault, span: str) -> _Answer:
+    """The answer that the client gets in the place of the server's."""
+    status, headers, body = answer
+    middle = len(body) // 2
+    if fault.kind == "short":
+        body = body[:middle]
+        headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
+    if fault.kind == "altered" and body:
+        body = body[:middle] + bytes([body[middle] ^ 0x80]) + body[middle + 1 :]
+    if fault.kind == "shifted" and span and status == 206:
+        headers = [
+            (name, re.sub(r"\d+-\d+", span.removeprefix("bytes="), value) if name.lower() == "content-range" else value)
+            for name, value in headers
+        ]
+    return status, headers, body
 
 
 def _serve() -> None:

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from stat import S_ISREG
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -165,7 +166,7 @@ class _Buckets:
     def _inside(self, path: str) -> tuple[list[_Entry], list[str]]:
         """The files and directories of a directory, which are looked at again when it has changed."""
         try:
-            changed = os.stat(path).st_mtime_ns
+            changed = Path(path).stat().st_mtime_ns
             known = self._listed.get(path)
             if known is not None and known[0] == changed:
                 return known[1], known[2]
@@ -216,7 +217,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.startswith(CONTROL):
-            return self._control(self.path.removeprefix(CONTROL))
+            self._control(self.path.removeprefix(CONTROL))
+        else:
+            self._serve()
+
+    do_HEAD = do_GET
+
+    def _serve(self) -> None:
         begun = time.monotonic()
         time.sleep(self.pace.latency)
         parts = urlsplit(self.path)
@@ -229,10 +236,8 @@ class _Handler(BaseHTTPRequestHandler):
             kind, (status, sent) = self.command.lower(), self._object(key)
         self.served.append(Served(kind, key, status, begun, time.monotonic(), sent))
 
-    do_HEAD = do_GET
-
     def _list(self, bucket: str, query: dict[str, str]) -> tuple[int, int]:
-        if not os.path.isdir(f"{self.buckets.root}/{bucket}"):
+        if not Path(self.buckets.root, bucket).is_dir():
             return self._refuse(404, "NoSuchBucket")
         found, token = self.buckets.page(query, bucket)
         lines = ['<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult>', f"<Name>{escape(bucket)}</Name>"]
@@ -258,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "NoSuchKey")
         try:
             stat = os.fstat(fd)
-            if not os.path.isfile(f"/proc/self/fd/{fd}"):
+            if not S_ISREG(stat.st_mode):
                 return self._refuse(404, "NoSuchKey")
             wanted = self.headers.get("If-Match")
             if wanted not in (None, "*", _etag(stat)):
