@@ -61,8 +61,12 @@ def seen(store: kstore.Store) -> dict[str, Any]:
         found[f"by time {number}"] = tuple(log.offset_for_timestamp(START_MS + 7_003) or ())
         found[f"committed {number}"] = [tuple(each) for each in log.read(isolation="read_committed")]
         found[f"all {number}"] = [tuple(each) for each in log.read()]
-        columns = [(list(each.offsets), list(each.timestamps)) for each in log.iter_columns()]
-        found[f"columns {number}"] = [sum(each, []) for each in zip(*columns, strict=True)]
+        chunks = list(log.iter_columns())
+        found[f"columns {number}"] = [
+            (int(offset), int(time), value)
+            for chunk in chunks
+            for offset, time, value in zip(chunk.offsets, chunk.timestamps, chunk.values, strict=True)
+        ]
         found[f"marks {number}"] = (log.log_start_offset, log.log_end_offset, log.last_stable_offset)
     return found
 
@@ -198,7 +202,7 @@ def test_objects_that_are_damaged_in_the_bucket_are_an_error_or_read_right(
     assert session(server.port) == truth
 
 
-# --- a prefix that changes ---------------------------------------------------------------------------------------------
+# --- a prefix that changes --------------------------------------------------------------------------------------------
 
 
 def test_a_look_is_frozen_while_the_prefix_is_written_and_refresh_sees_more(server: S3Directory, place: Path) -> None:
