@@ -16,7 +16,7 @@ from kstore.base import times
 from kstore.base.closing import Closing
 from kstore.disk import mounts
 from kstore.errors import BackupError, ConfigError, ReadOnlyError, StorageError
-from kstore.objects import copied_prefix, object_keys
+from kstore.objects import aiven_tier, copied_prefix, local_tier, object_keys
 from kstore.objects.backup_manifest import read_manifest
 from kstore.objects.backup_prefix import read_backup
 from kstore.objects.backup_state import History
@@ -26,6 +26,12 @@ from kstore.objects.open_objects import open_objects
 from kstore.objects.remote_objects import without_credentials
 from kstore.objects.remote_state import RemoteState
 from kstore.objects.remote_tree import RemoteTree
+
+TIERS = (
+    (aiven_tier.looks_like_aiven, aiven_tier.aiven_partitions, aiven_tier.read_aiven),
+    (local_tier.looks_like_local_tier, local_tier.local_tier_partitions, local_tier.read_local_tier),
+)
+"""The layouts of tiered storage: how to know one, its partitions, and how to read it."""
 
 MOST_LISTED = 50_000_000
 """The most objects of a prefix that is listed."""
@@ -85,12 +91,14 @@ NO_OPTIONS = RemoteOptions()
 class RemotePrefix(Closing):
     """A mounted prefix. Thread-safe."""
 
-    def __init__(self, url: str, options: RemoteOptions) -> None:
+    def __init__(self, url: str, options: RemoteOptions, only: str | None = None) -> None:
+        """`only` is the name of a partition's directory; of a broker's tier no other partition is read."""
         self._until_ms = None if options.until is None else times.moment("until", options.until)
         self._with_deleted = bool(options.with_deleted)
         self.url = url
         """The URL, as it was given."""
         self.options = options
+        self._only = None if only is None else copied_prefix.partition_of(only)
         self.objects = open_objects(url, options.storage)
         try:
             state = self._read()
@@ -130,6 +138,10 @@ class RemotePrefix(Closing):
                 raise BackupError(f"{self.objects.url} has more than {MOST_LISTED} objects; name a longer prefix")
         if copied_prefix.looks_like_copy(listing):
             return copied_prefix.read_copy(listing)
+        for looks_like, partitions_of, read in TIERS:
+            if looks_like(listing):
+                only = [key for key in partitions_of(listing) if key == self._only]
+                return read(self.objects, listing, only if self._only is not None else None)
         raise NoLogError(self.objects.url, len(listing))
 
 
@@ -140,7 +152,7 @@ def open_parent(
     if isinstance(path, str | os.PathLike) and isinstance(given := os.fspath(path), str):
         parent, _, name = given.rstrip("/").rpartition("/")
         if name and is_prefix(parent):
-            prefix = RemotePrefix(parent, options)
+            prefix = RemotePrefix(parent, options, name)
             return f"{prefix.root}/{name}", prefix
     options.refuse_unused()
     return path, None

@@ -135,22 +135,24 @@ def test_an_iterator_goes_on_in_the_refreshed_state(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data", segment_bytes=400) as store:
         store.create_topic("orders", partitions=1)
         store.append_many("orders", [b"%d" % n for n in range(50)])
-        with kstore.backup(store, str(tmp_path / "backup"), every=3600) as backup:
-            with kstore.Store.open(flushed(backup), "r") as frozen:
-                reading = frozen.log("orders", 0).read(follow=True, timeout=0.0)
-                assert len(list(reading)) == 50
-                store.append_many("orders", [b"%d" % n for n in range(50, 60)])
-                backup.flush()
-                frozen.refresh()
-                reading = frozen.log("orders", 0).read(45, follow=True, timeout=0.0)
-                assert [record.offset for record in reading] == list(range(45, 60))
-                old = frozen.log("orders", 0).read(0)
-                assert next(old).offset == 0
-                store.log("orders", 0).delete_records(55)
-                backup.flush()
-                frozen.refresh()
-                with pytest.raises(OffsetOutOfRangeError):
-                    list(old)
+        with (
+            kstore.backup(store, str(tmp_path / "backup"), every=3600) as backup,
+            kstore.Store.open(flushed(backup), "r") as frozen,
+        ):
+            reading = frozen.log("orders", 0).read(follow=True, timeout=0.0)
+            assert len(list(reading)) == 50
+            store.append_many("orders", [b"%d" % n for n in range(50, 60)])
+            backup.flush()
+            frozen.refresh()
+            reading = frozen.log("orders", 0).read(45, follow=True, timeout=0.0)
+            assert [record.offset for record in reading] == list(range(45, 60))
+            old = frozen.log("orders", 0).read(0)
+            assert next(old).offset == 0
+            store.log("orders", 0).delete_records(55)
+            backup.flush()
+            frozen.refresh()
+            with pytest.raises(OffsetOutOfRangeError):
+                list(old)
 
 
 def test_until_gives_the_state_of_a_backup_at_that_time(backed_up: Callable[[], Path], tmp_path: Path) -> None:
@@ -219,12 +221,14 @@ def test_two_looks_at_a_prefix_do_not_mix(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data") as store:
         store.create_topic("orders", partitions=1)
         store.append("orders", b"a")
-        with kstore.backup(store, str(tmp_path / "backup"), every=3600) as backup:
-            with kstore.Store.open(flushed(backup), "r") as first:
-                store.append("orders", b"b")
-                backup.flush()
-                with kstore.Store.open(tmp_path / "backup", "r") as second:
-                    assert first.paths != second.paths
-                    assert len(list(first.read("orders"))) == 1
-                    assert len(list(second.read("orders"))) == 2
+        with (
+            kstore.backup(store, str(tmp_path / "backup"), every=3600) as backup,
+            kstore.Store.open(flushed(backup), "r") as first,
+        ):
+            store.append("orders", b"b")
+            backup.flush()
+            with kstore.Store.open(tmp_path / "backup", "r") as second:
+                assert first.paths != second.paths
                 assert len(list(first.read("orders"))) == 1
+                assert len(list(second.read("orders"))) == 2
+            assert len(list(first.read("orders"))) == 1
