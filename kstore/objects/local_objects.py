@@ -31,9 +31,6 @@ MOST_LEVELS = 8
 """The most parts of a key. A backup's keys have two, those of a tier three and those of its prefix."""
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
-MOST_PARTS = 5
-"""The most parts of a key that slashes divide."""
-
 _READ_BYTES = 1 << 20  # malloc returns larger buffers to the system: each new one costs page faults
 
 
@@ -122,19 +119,11 @@ class LocalObjects(Objects):
     def list(self) -> Iterator[ObjectInfo]:
         self._count("list")
         try:
-            yield from self._below("", 1)
+            for key, entry in _files_below(self.path, "", MOST_LEVELS):
+                if key != fs.LOCK_FILE:
+                    yield _info(key, entry)
         except (StorageError, OSError) as error:
             raise BackupError(f"{self.path} cannot be listed: {error}") from error
-
-    def _below(self, directory: str, depth: int) -> Iterator[ObjectInfo]:
-        for entry in fs.scandir(f"{self.path}/{directory}"):
-            key = f"{directory}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                if depth < MOST_PARTS:
-                    yield from self._below(f"{key}/", depth + 1)
-            elif entry.is_file(follow_symlinks=False) and key != fs.LOCK_FILE:
-                stat = entry.stat(follow_symlinks=False)
-                yield ObjectInfo(key, stat.st_size, _etag(stat), stat.st_mtime_ns // 1_000_000)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files, and directories that are empty afterwards."""
@@ -190,6 +179,11 @@ def _files_below(path: str, prefix: str, levels: int) -> Iterator[tuple[str, os.
             yield prefix + entry.name, entry
         elif levels > 1 and entry.is_dir(follow_symlinks=False):
             yield from _files_below(entry.path, f"{prefix}{entry.name}/", levels - 1)
+
+
+def _info(key: str, entry: os.DirEntry[str]) -> ObjectInfo:
+    stat = entry.stat(follow_symlinks=False)
+    return ObjectInfo(key, stat.st_size, _etag(stat), stat.st_mtime_ns // 1_000_000)
 
 
 def _etag(stat: os.stat_result) -> str:

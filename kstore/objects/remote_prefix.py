@@ -136,12 +136,16 @@ class RemotePrefix(Closing):
             listing.append(info)
             if len(listing) > MOST_LISTED:
                 raise BackupError(f"{self.objects.url} has more than {MOST_LISTED} objects; name a longer prefix")
-        if copied_prefix.looks_like_copy(listing):
-            return copied_prefix.read_copy(listing)
+        if any(object_keys.parse_numbered(info.key) for info in listing):
+            raise BackupError(
+                f"{self.objects.url} has rounds or catalogs of a backup, and {object_keys.MANIFEST} is missing"
+            )
         for looks_like, partitions_of, read in TIERS:
             if looks_like(listing):
                 only = [key for key in partitions_of(listing) if key == self._only]
                 return read(self.objects, listing, only if self._only is not None else None)
+        if copied_prefix.looks_like_copy(listing):
+            return copied_prefix.read_copy(listing)
         raise NoLogError(self.objects.url, len(listing))
 
 
