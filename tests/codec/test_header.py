@@ -24,6 +24,7 @@ OTHER_NUMBERS = {
     "codec/compression.py": "frames of snappy-java and LZ4",
     "codec/coordinator/record_texts.py": "the version and kind of a coordinator's record",
     "decoders/avro_types.py": "the digits of an Avro decimal",
+    "objects/aiven_manifest.py": "the sizes of chunks in a manifest",
     "store/coordinator/group_state.py": "the kind of a group's record",
     "tools/dump/dump_options.py": "a decoded key or value as a number",
 }
