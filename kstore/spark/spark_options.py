@@ -270,9 +270,9 @@ class WriteOptions:
     batch_bytes: int | None = None
     config: Mapping[str, str] | None = None
     staging_dir: str | None = None
-    storage: StorageOptions | None = None
     txn: tuple[str, int] | None = None
     commit_timeout: float = COMMIT_TIMEOUT
+    storage: StorageOptions | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:

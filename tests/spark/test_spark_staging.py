@@ -508,8 +508,7 @@ def test_commits_of_two_jobs_at_once_wait_for_each_other(root: Path) -> None:
 def test_an_attempt_after_the_commit_changes_nothing_and_goes_with_the_job(root: Path) -> None:
     made = ks.stage(root, topic="t", partitions=2)
     winner = made.write(iter([batch(100)]))
-    slow = made._attempt()
-    with slow:
+    with made._attempt() as slow:
         slow.append(made._topic("t"), staging._in_step(pa, slow, {"value": batch(100)["value"]}))
         ks.commit(root, winner, txn=("a", 1))
         late = slow.finish()
