@@ -74,8 +74,8 @@ class Question:
     """One question of a benchmark, the unit of its answer, and the limit that kstore has to keep.
 
     `unit` is "rate" (operations a second), "bytes" (bytes a second), "time" (seconds an operation), "share" (of one
-    processor) or "memory" (bytes each). `limit` holds for the contestant "kstore": a least rate, or a greatest time or
-    size. `against` pairs a peer with how many times as fast as it kstore must be.
+    processor), "memory" (bytes each) or "count" (of anything). `limit` holds for the contestant "kstore": a least rate,
+    or a greatest time or size. `against` pairs a peer with how many times as fast as it kstore must be.
     """
 
     text: str
@@ -245,6 +245,8 @@ def shown(one: Result, of: Callable[[Iterable[float]], float]) -> str:
         return amount(each)
     if one.question.unit == "share":
         return f"{each:.2%}"
+    if one.question.unit == "count":
+        return f"{each:,.0f}"
     if one.question.unit == "rate":
         return f"{1 / each / 1e6:.2f} M/s" if 1 / each >= 1e5 else f"{1 / each:,.0f} /s"
     for size, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -273,8 +275,8 @@ def verdicts(ours: Result, contestants: list[Result]) -> Iterator[Verdict]:
             f"{limit * 1e9:g} ns" if limit < 1e-6 else f"{limit * 1e6:g} µs" if limit < 1e-3 else f"{limit * 1e3:g} ms"
         )
         yield Verdict(f"at most {text}", ours.seconds() <= limit, limit)
-    elif limit is not None and unit in ("memory", "share"):
-        text = amount(limit) if unit == "memory" else f"{limit:.2%}"
+    elif limit is not None and unit in ("memory", "share", "count"):
+        text = amount(limit) if unit == "memory" else f"{limit:.2%}" if unit == "share" else f"{limit:,.0f}"
         yield Verdict(f"at most {text}", ours.seconds() <= limit, limit)
     elif limit is not None:
         wanted = (ours.size_bytes / ours.operations if unit == "bytes" else 1) / limit
