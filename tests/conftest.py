@@ -111,6 +111,7 @@ SECONDS = {
     "test_random_interrupts.py": 20,
     "test_readers_elsewhere.py": 30,
     "test_recovery.py": 90,
+    "test_remote_faults.py": 60,
     "test_repair_random.py": 15,
     "test_restore_damage.py": 30,
     "test_urls.py": 40,

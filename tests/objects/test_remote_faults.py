@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,8 +160,8 @@ def test_an_object_that_is_always_wrong_is_an_error_or_read_right(
     proxy: Proxy, truth: dict[str, Any], fault: Fault
 ) -> None:
     session(proxy.port)
-    keys = sorted({request.key for request in proxy.seen})
-    for key in keys:
+    by_kind = {Path(request.key).suffix: request.key for request in proxy.seen}
+    for key in by_kind.values():
         proxy.plan = lambda request, key=key: fault if request.key == key else None  # type: ignore[misc]
         found = outcome(proxy.port, truth)
         if fault.kind == "status" and key.endswith((".log", ".json")):
@@ -248,3 +251,43 @@ def test_100_readers_of_one_prefix_find_the_same(server: S3Directory, truth: dic
             assert found == truth
     for store in stores:
         store.close()
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+READ_ALL = """
+import gc, json, sys
+from pathlib import Path
+import kstore
+
+def peak():
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+with kstore.Store.open(sys.argv[1], mode="r", storage=json.loads(sys.argv[2])) as store:
+    gc.collect()
+    before = peak()
+    log = store.log("orders", 0)
+    found = sum(len(chunk) for chunk in log.iter_columns()), sum(1 for _ in log.read())
+print(json.dumps([*found, peak() - before]))
+"""
+
+
+@pytest.mark.usefixtures("no_syncs")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_is_bounded_whatever_the_size_of_the_topic(server: S3Directory, place: Path) -> None:
+    """300 MB; the reader keeps 128 MiB of what it has fetched, and has some chunks under way."""
+    count, value = 300_000, random.Random(5).randbytes(1000)
+    with kstore.Store.open(place / "large-data", background=False) as store:
+        store.create_topic(TOPIC, 1, config={"segment.bytes": str(16 << 20)})
+        store.log(TOPIC, 0).append_many(((None, value) for _ in range(count)), batch_bytes=64 << 10)
+        with kstore.backup(store, str(place / BUCKET / "large"), every=3600) as backup:
+            backup.flush()
+    reached = {"endpoint": f"http://127.0.0.1:{server.port}", "access_key_id": "a", "secret_access_key": "b"}
+    given = json.dumps({**reached, "region": "us-east-1", "allow_http": "true"})
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, f"s3://{BUCKET}/large", given], capture_output=True, text=True, check=True
+    )
+    *counts, growth = json.loads(done.stdout)
+    assert counts == [count, count]
+    assert growth < 200 << 20
