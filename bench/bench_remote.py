@@ -5,8 +5,8 @@ answer, and keeps all bodies together to 400 MB/s, which is far below what the l
 and its times; what is asked for is read there.
 
 `a week`: 10,000 segments of 200 KB in one partition (smaller ones in a quick look), a minute each; 16-byte keys of
-1,000 users and values of 100 bytes in batches of 16 KiB. An hour has 60 segments, and each is an object: the GETs of its data
-are counted apart from what is asked for to find them, which is all before the first of them and all indexes.
+1,000 users and values of 100 bytes in batches of 16 KiB. An hour has 60 segments, and each is an object: the GETs of
+its data are counted apart from what is asked for to find them: manifest, catalog, listings, indexes.
 `copy`: the same partition's directory as `aws s3 sync` copies it.
 `2 GiB`: values-100 in batches of 64 KiB, in segments of 64 MiB, in a backup.
 """

@@ -147,7 +147,7 @@ def test_a_fault_at_each_request_gives_right_records_or_an_error(
     outcomes = []
     for number in range(count):
         proxy.seen.clear()
-        proxy.plan = lambda request, number=number: fault if request.number == number else None  # type: ignore[misc]
+        proxy.plan = lambda request, number=number: fault if request.number == number else None
         outcomes.append(outcome(proxy.port, truth))
     proxy.plan = None
     assert session(proxy.port) == truth
@@ -162,7 +162,7 @@ def test_an_object_that_is_always_wrong_is_an_error_or_read_right(
     session(proxy.port)
     by_kind = {Path(request.key).suffix: request.key for request in proxy.seen}
     for key in by_kind.values():
-        proxy.plan = lambda request, key=key: fault if request.key == key else None  # type: ignore[misc]
+        proxy.plan = lambda request, key=key: fault if request.key == key else None
         found = outcome(proxy.port, truth)
         if fault.kind == "status" and key.endswith((".log", ".json")):
             assert found != "right", key

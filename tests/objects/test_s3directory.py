@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Directory]:
 
 
 def a_store(port: int) -> S3Store:
-    return S3Store(BUCKET, **options(port), retry_config={"max_retries": 0})  # type: ignore[call-overload]
+    return S3Store(BUCKET, **options(port), retry_config={"max_retries": 0})  # type: ignore[arg-type]
 
 
 KEY = "a/t-0/x&y.log"
@@ -64,7 +64,7 @@ def test_a_listing_sees_what_was_written_before_it(server: S3Directory, tmp_path
     root = tmp_path / "bucket"
     root.mkdir()
     with S3Directory(tmp_path) as other:
-        store = S3Store("bucket", **options(other.port))  # type: ignore[call-overload]
+        store = S3Store("bucket", **options(other.port))  # type: ignore[arg-type]
         for number in range(20):
             (root / str(number)).write_bytes(b"")
             assert sum(len(page) for page in obstore.list(store)) == number + 1
