@@ -18,6 +18,11 @@ static ks_mounted_read ks_mounted;
 
 void ks_set_mounted_read(ks_mounted_read read) { ks_mounted = read; }
 
+ptrdiff_t ks_remote_failure(void) {
+    errno = EREMOTEIO;
+    return -1;
+}
+
 ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position) {
     if (fd >= KS_FIRST_MOUNTED && ks_mounted) return ks_mounted(fd, p, n, position);
     size_t done = 0;

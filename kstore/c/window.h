@@ -16,6 +16,9 @@ typedef ptrdiff_t (*ks_mounted_read)(int fd, uint8_t *p, size_t n, int64_t posit
 /* Sets the function that reads files of mounts. Each module that is linked with window.c has its own. */
 void ks_set_mounted_read(ks_mounted_read read);
 
+/* Returns -1 with `errno` set to EREMOTEIO: a file of a mount cannot be read. */
+ptrdiff_t ks_remote_failure(void);
+
 /* Reads `n` bytes at `position`, fewer only at the end of the file; returns their number, or -1 with `errno`. */
 ptrdiff_t ks_read_at(int fd, uint8_t *p, size_t n, int64_t position);
 

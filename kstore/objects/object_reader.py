@@ -32,8 +32,8 @@ FIRST_RUN_BYTES = 1 << 20
 AT_ONCE = 8
 """The most requests that a plan has in flight."""
 THREADS = 16
-MEMORY_BYTES = 128 << 20
-AHEAD_BYTES = 96 << 20
+MEMORY_BYTES = 64 << 20
+AHEAD_BYTES = 48 << 20
 """The most bytes of runs that were requested and not yet read, of all plans together."""
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.05
@@ -126,7 +126,6 @@ class ObjectReader:
         self._sums: dict[tuple[str, int], tuple[int, int]] = {}  # by range: how much was read in order, and its CRC
         self._workers = Workers(THREADS, "kstore-objects")
         self._closed = False
-        self.fetched_bytes = 0
 
     def close(self) -> None:
         self._closed = True
@@ -273,7 +272,6 @@ class ObjectReader:
         if may_keep and self._cache is not None and (kept := self._cache.get(name)) is not None:
             return memoryview(kept)
         data = self._request(of, start, end)
-        self._check(of, start, end, data)
         if may_keep and self._cache is not None:
             self._cache.put(name, data)
         return data
@@ -294,11 +292,12 @@ class ObjectReader:
                 if attempt + 1 == ATTEMPTS:
                     raise
                 continue
-            if found.etag is not None and of.etag is None and self._etags.setdefault(of.key, found.etag) != found.etag:
-                raise ObjectChangedError(f"{of.key} in {self.objects.url} has been replaced since it was read")
             if len(found.data) == length:
-                self.fetched_bytes += length
-                return self._decompressed(of, found.data)
+                data = self._decompressed(of, found.data)
+                if of.crc != UNKNOWN and end - start == of.length:
+                    self._check_sum(of, crc32c(data))
+                self._note_etag(of, found.etag)
+                return data
             if found.object_bytes < of.position + of.stored_bytes:
                 break
         raise BackupError(
@@ -320,9 +319,10 @@ class ObjectReader:
             )
         return memoryview(whole)
 
-    def _check(self, of: ObjectRange, start: int, end: int, data: memoryview) -> None:
-        if of.crc != UNKNOWN and end - start == of.length:
-            self._check_sum(of, crc32c(data))
+    def _note_etag(self, of: ObjectRange, etag: str | None) -> None:
+        """Keep the first ETag of an object, which later requests must find."""
+        if etag is not None and of.etag is None and self._etags.setdefault(of.key, etag) != etag:
+            raise ObjectChangedError(f"{of.key} in {self.objects.url} has been replaced since it was read")
 
 
 def is_whole(of: ObjectRange) -> bool:

@@ -29,6 +29,8 @@ class _Directories(NamedTuple):
     files: Mapping[str, Mapping[str, RemoteFile]]
     partitions: Mapping[str, RemotePartition]
     changed_ns: int
+    entries: dict[str, list[DirectoryEntry]]
+    """The entries of directories, once they were listed."""
 
 
 class RemoteFileHandle:
@@ -77,7 +79,7 @@ class RemoteTree:
         self.revision += 1
         partitions = {names.partition_name(*key): partition for key, partition in state.partitions.items()}
         files = {"": state.files, **{name: partition.files for name, partition in partitions.items()}}
-        self._now = _Directories(state, files, partitions, self.revision * 1_000_000_000)
+        self._now = _Directories(state, files, partitions, self.revision * 1_000_000_000, {})
 
     @property
     def state(self) -> RemoteState:
@@ -97,6 +99,8 @@ class RemoteTree:
 
     def entries(self, path: str) -> Iterable[DirectoryEntry] | None:
         now = self._now
+        if (known := now.entries.get(path)) is not None:
+            return known
         files = now.files.get(path)
         if files is None:
             return None
@@ -106,6 +110,7 @@ class RemoteTree:
             for name in now.partitions:
                 status = status_of(True, hash(name) & _INODES, 0, now.changed_ns)
                 found.append(DirectoryEntry(name, f"{below}/{name}", status))
+        now.entries[path] = found
         return found
 
     def open(self, path: str) -> mounts.MountedFile | None:
