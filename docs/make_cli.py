@@ -45,6 +45,21 @@ as `DIR/TOPIC-P`, the name of its directory. `replicate`, `become-leader`, `back
 directories. A command that only reads takes no lock and changes nothing, so a broker or a store may write to the
 directory at the same time.
 
+`cat`, `describe`, `dump`, `export`, `offsets`, `tail` and `verify` also read a prefix of an object store where it lies:
+a backup, or a plain copy of a log directory. They take its URL (`s3://bucket/prefix`, `gs://`, `az://`,
+`file:///path`), or the directory that has a backup; a topic, a partition and a file are named as in a directory:
+`s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A command that would change logs refuses
+such a URL. The options are the same in all seven:
+
+| option | what it does |
+|---|---|
+| `--option NAME=VALUE` | a setting of the object store, as in `backup` and `restore`. Credentials are taken from where the provider's own tools find them |
+| `--cache DIR` | keeps what is fetched in a directory, for the next commands |
+| `--backup-until TIME` | the state of a backup at this time, as with `restore --until`; `describe`, `offsets` and `verify` also call it `--until` |
+| `--with-deleted` | also what retention has deleted, as long as the backup has it |
+
+`cat` and `export` have `--explain`: it prints how many requests and bytes the reading takes, and ends.
+
 For all commands:
 
 - `--help` describes the command, with examples.
@@ -251,6 +266,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "sends to the same URL, the older one ends with an error.",
         "$ kstore backup elsewhere --to sent",
         "$ kstore backup elsewhere --to nowhere://bucket",
+        "The commands that read also read a backup:",
+        "$ kstore cat sent/teas --max 2",
+        "$ kstore export sent/teas --to teas.csv --explain",
+        "$ kstore verify sent",
+        "$ kstore append s3://bucket/prefix/teas-0",
     ),
     "restore": (
         "Creates a directory of logs from a backup: its last state, its state at a time (`--until`), or up to given "

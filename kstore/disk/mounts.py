@@ -81,13 +81,14 @@ _numbers = itertools.count(FIRST_DESCRIPTOR)
 _failures: dict[str, BaseException] = {}
 
 
-def mount(url: str, tree: Tree) -> str:
+def mount(url: str, tree: Tree, *, under_url: bool = False) -> str:
     """Mount a tree, and return the path of its root: the URL with a number.
 
-    So the URL itself, which a caller may open again with other options, is never the path of a tree.
+    So the URL itself, which a caller may open again with other options, is not the path of a tree. With `under_url`
+    it is, unless it is in use: for a program that opens no URL again, and prints the paths of files.
     """
-    for number in itertools.count(1):
-        root = f"{url}#{number}"
+    for number in itertools.count(0 if under_url else 1):
+        root = f"{url}#{number}" if number else url
         if _trees.setdefault(root, tree) is tree:
             return root
     raise AssertionError

@@ -17,20 +17,20 @@ from kstore.objects.remote_prefix import NoLogError, RemoteOptions, RemotePrefix
 
 
 def open_around(path: str, options: RemoteOptions) -> tuple[RemotePrefix, str]:
-    """Mount the prefix that a path leads into; return it and the rest of the path.
+    """Mount the prefix that a path leads into, under its URL; return it and the rest of the path.
 
     Raises `StorageError` or `BackupError` if there is no log, or if the object store refuses.
     """
     found = [each for each in prefix_paths(path) if _may_exist(each.prefix)] or [PrefixPath(path, "")]
     for prefix, rest in found:
         if _has_manifest(prefix, options):
-            return RemotePrefix(prefix, options), rest
+            return RemotePrefix(prefix, options, under_url=True), rest
     failures: list[StorageError] = []
     for prefix, rest in found:
         if failures and _is_bucket(prefix) and not _had_objects(failures[-1]):
             break
         try:
-            return RemotePrefix(prefix, options), rest
+            return RemotePrefix(prefix, options, under_url=True), rest
         except StorageError as error:
             if not isinstance(error.__cause__, NoLogError):
                 raise

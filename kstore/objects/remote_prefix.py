@@ -89,9 +89,11 @@ NO_OPTIONS = RemoteOptions()
 
 
 class RemotePrefix(Closing):
-    """A mounted prefix. Thread-safe."""
+    """A mounted prefix; `under_url` is that of `mount`. Thread-safe."""
 
-    def __init__(self, url: str, options: RemoteOptions, only: str | None = None) -> None:
+    def __init__(
+        self, url: str, options: RemoteOptions, only: str | None = None, *, under_url: bool = False
+    ) -> None:
         """`only` is the name of a partition's directory; of a broker's tier no other partition is read."""
         self._until_ms = None if options.until is None else times.moment("until", options.until)
         self._with_deleted = bool(options.with_deleted)
@@ -107,7 +109,7 @@ class RemotePrefix(Closing):
         self.reader = ObjectReader(self.objects, cache=None if options.cache is None else BlockCache(options.cache))
         self.tree = RemoteTree(self.objects.url, self.reader, state)
         shown = self.objects.url if "://" in self.objects.url else f"file://{self.objects.url}"
-        self.root = self.tree.root = mounts.mount(shown, self.tree)
+        self.root = self.tree.root = mounts.mount(shown, self.tree, under_url=under_url)
 
     @property
     def state(self) -> RemoteState:

@@ -224,6 +224,7 @@ WRITING = (
     "replicate {} {0}",
     "backup {} --to {0}",
     "restore {0} {}",
+    "adopt s3://bucket/job --to {}",
     "export {0}/orders --to {}/x.csv",
 )
 

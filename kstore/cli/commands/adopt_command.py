@@ -6,7 +6,7 @@ import argparse
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, output
-from kstore.cli.commands import object_store_options
+from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.store.bulk_loads.load_manifest import Adopted
 from kstore.store.store import Store
 
@@ -24,6 +24,7 @@ _EXAMPLES = """examples:
 
 def run(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
+    mounted_paths.refuse_urls(parsed.to)
     storage = object_store_options.options_of(parsed)
     with Store.open(parsed.to, background=False) as store:
         done = store.adopt(parsed.url, storage=storage)

@@ -96,8 +96,6 @@ def _export(parsed: argparse.Namespace) -> int:
     if parsed.group is not None and fs.is_mounted(place.root):
         raise ReadOnlyError(f"--group keeps its positions in the directory, and {place.root} is only read")
     kind, codec = _format(parsed)
-    if parsed.partition_by is None and os.path.lexists(parsed.to) and not parsed.force:
-        raise ConfigError(f"{parsed.to} is there: --force writes over it")
     chosen = _Range(
         parsed.offset,
         parsed.to_offset,
@@ -113,6 +111,8 @@ def _export(parsed: argparse.Namespace) -> int:
             _costs(place, chosen), as_json=parsed.json, times=2 if parsed.decode == decoded_values.JSON else 1
         )
         return 0
+    if parsed.partition_by is None and os.path.lexists(parsed.to) and not parsed.force:
+        raise ConfigError(f"{parsed.to} is there: --force writes over it")
     decoding = None if parsed.decode is None else _decoding(place, parsed, kind, chosen)
     names = _columns(parsed, kind, decoding)
     by = _partition_columns(parsed, kind, names)
