@@ -51,12 +51,12 @@ a backup, or a plain copy of a log directory. They take its URL (`s3://bucket/pr
 `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A command that would change logs refuses
 such a URL. The options are the same in all seven:
 
-| option | what it does |
-|---|---|
-| `--option NAME=VALUE` | a setting of the object store, as in `backup` and `restore`. Credentials are taken from where the provider's own tools find them |
-| `--cache DIR` | keeps what is fetched in a directory, for the next commands |
-| `--backup-until TIME` | the state of a backup at this time, as with `restore --until`; `describe`, `offsets` and `verify` also call it `--until` |
-| `--with-deleted` | also what retention has deleted, as long as the backup has it |
+- `--option NAME=VALUE`: a setting of the object store, as in `backup` and `restore`. Credentials are taken from where
+  the provider's own tools find them.
+- `--cache DIR`: keeps what is fetched in a directory, for the next commands.
+- `--backup-until TIME`: the state of a backup at this time, as with `restore --until`. `describe`, `offsets` and
+  `verify` also call it `--until`.
+- `--with-deleted`: also what retention has deleted, as long as the backup has it.
 
 `cat` and `export` have `--explain`: it prints how many requests and bytes the reading takes, and ends.
 
