@@ -227,7 +227,9 @@ class RemoteObjects(Objects):
 
 
 def without_credentials(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", url).rstrip("/")
+    """Return a URL without a user and a password. In abfss://container@account the first part is no user."""
+    kept = r"//\1@" if url.startswith(("abfs://", "abfss://")) else "//"
+    return re.sub(r"//([^/@:]*)[^/@]*@", kept, url).rstrip("/")
 
 
 def _short(error: Exception) -> str:

@@ -203,6 +203,13 @@ def test_urls_of_other_schemes_and_options_that_do_not_exist_are_refused() -> No
 
 def test_a_url_is_shown_without_credentials() -> None:
     assert open_objects("memory://user:secret@name").url == "memory://name"
+    assert open_objects("memory://user@name").url == "memory://name"
+
+
+def test_a_container_in_a_url_is_no_user() -> None:
+    url = "abfss://container@account.dfs.core.windows.net/prefix"
+    assert open_objects(url, {"account_key": "c2VjcmV0"}).url == url
+    assert open_objects(url.replace("@", ":secret@"), {"account_key": "c2VjcmV0"}).url == url
 
 
 def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
