@@ -10,32 +10,45 @@ import os
 
 from kstore.disk import fs
 from kstore.errors import StorageError
+from kstore.files import names
 from kstore.objects.backup_manifest import read_manifest
 from kstore.objects.open_objects import open_objects, url_of
 from kstore.objects.prefix_paths import PrefixPath, prefix_paths
 from kstore.objects.remote_prefix import NoLogError, RemoteOptions, RemotePrefix
 
 
-def open_around(path: str, options: RemoteOptions) -> tuple[RemotePrefix, str]:
+def open_around(path: str, options: RemoteOptions, *, whole: bool) -> tuple[RemotePrefix, str]:
     """Mount the prefix that a path leads into, under its URL; return it and the rest of the path.
 
-    Raises `StorageError` or `BackupError` if there is no log, or if the object store refuses.
+    Unless `whole`, of a prefix whose partitions are read one by one only the named one is read. Raises `StorageError`
+    or `BackupError` if there is no log, or if the object store refuses.
     """
     found = [each for each in prefix_paths(path) if _may_exist(each.prefix)] or [PrefixPath(path, "")]
-    for prefix, rest in found:
-        if _has_manifest(prefix, options):
-            return RemotePrefix(prefix, options, under_url=True), rest
-    failures: list[StorageError] = []
-    for prefix, rest in found:
-        if failures and _is_bucket(prefix) and not _had_objects(failures[-1]):
+    for each in found:
+        if _has_manifest(each.prefix, options):
+            return _open(each, options, whole=whole)
+    first: StorageError | None = None
+    for each in found:
+        if first is not None and _is_bucket(each.prefix) and _partition_in(each.rest) is None:
             break
         try:
-            return RemotePrefix(prefix, options, under_url=True), rest
+            return _open(each, options, whole=whole)
         except StorageError as error:
             if not isinstance(error.__cause__, NoLogError):
                 raise
-            failures.append(error)
-    raise failures[0]
+            first = error if first is None else first
+    assert first is not None
+    raise first
+
+
+def _open(found: PrefixPath, options: RemoteOptions, *, whole: bool) -> tuple[RemotePrefix, str]:
+    only = None if whole else _partition_in(found.rest)
+    return RemotePrefix(found.prefix, options, only, under_url=True), found.rest
+
+
+def _partition_in(rest: str) -> str | None:
+    name = rest.partition("/")[0]
+    return name if names.is_partition_name(name) else None
 
 
 def _has_manifest(prefix: str, options: RemoteOptions) -> bool:
@@ -51,7 +64,3 @@ def _may_exist(prefix: str) -> bool:
 
 def _is_bucket(url: str) -> bool:
     return "/" not in url.partition("://")[2]
-
-
-def _had_objects(error: StorageError) -> bool:
-    return isinstance(error.__cause__, NoLogError) and error.__cause__.objects > 0

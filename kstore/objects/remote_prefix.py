@@ -45,7 +45,6 @@ class NoLogError(BackupError):
             f"{url} has {objects} objects and no log: neither a backup of kstore, nor partition "
             "directories such as orders-0 with segments in them, nor a tier of Kafka's tiered storage"
         )
-        self.objects = objects
 
 
 def is_prefix(path: object) -> bool:
@@ -91,9 +90,7 @@ NO_OPTIONS = RemoteOptions()
 class RemotePrefix(Closing):
     """A mounted prefix; `under_url` is that of `mount`. Thread-safe."""
 
-    def __init__(
-        self, url: str, options: RemoteOptions, only: str | None = None, *, under_url: bool = False
-    ) -> None:
+    def __init__(self, url: str, options: RemoteOptions, only: str | None = None, *, under_url: bool = False) -> None:
         """`only` is the name of a partition's directory; of a broker's tier no other partition is read."""
         self._until_ms = None if options.until is None else times.moment("until", options.until)
         self._with_deleted = bool(options.with_deleted)

@@ -331,8 +331,7 @@ def test_a_bucket_is_not_listed_for_a_wrong_name(
 
     with Proxy(server.port, listed) as proxy:  # type: ignore[arg-type]
         monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{proxy.port}")
-        for name in ("wrong", "wrong-0", "wrong-0/00000000000000000000.log"):
-            assert "has 0 objects and no log" in run("describe", f"s3://{server.bucket}/{name}", code=1)
+        assert "has 0 objects and no log" in run("describe", f"s3://{server.bucket}/wrong", code=1)
         assert "list" in proxy.counts()
 
 

@@ -42,7 +42,7 @@ def mounted(command: str, paths: Sequence[str], asked: argparse.Namespace) -> It
         if not remote:
             yield list(paths)
             return
-        mounts = _Mounts(command, _options(asked), stack)
+        mounts = _Mounts(command, _options(asked), stack, whole=len(remote) > 1)
         yield [mounts.path(path) if path in remote else path for path in paths]
 
 
@@ -60,8 +60,8 @@ def _options(asked: argparse.Namespace) -> RemoteOptions:
 class _Mounts:
     """The prefixes of one command, each of them mounted once. Not thread-safe."""
 
-    def __init__(self, command: str, options: RemoteOptions, stack: ExitStack) -> None:
-        self._command, self._options, self._stack = command, options, stack
+    def __init__(self, command: str, options: RemoteOptions, stack: ExitStack, *, whole: bool) -> None:
+        self._command, self._options, self._stack, self._whole = command, options, stack, whole
         self._roots: dict[str, str] = {}  # by the URL as it was given
 
     def path(self, path: str) -> str:
@@ -71,7 +71,7 @@ class _Mounts:
         for prefix, rest in prefix_paths(path):
             if prefix in self._roots:
                 return _below(self._roots[prefix], rest)
-        opened, rest = open_around(path, self._options)
+        opened, rest = open_around(path, self._options, whole=self._whole)
         self._stack.enter_context(opened)
         self._roots[opened.url] = opened.root
         for note in opened.state.notes:
