@@ -46,7 +46,7 @@ directories. A command that only reads takes no lock and changes nothing, so a b
 directory at the same time.
 
 `cat`, `describe`, `dump`, `export`, `offsets`, `tail` and `verify` also read a prefix of an object store where it lies:
-a backup, or a plain copy of a log directory. They take its URL (`s3://bucket/prefix`, `gs://`, `az://`,
+a backup, a plain copy of a log directory, or a broker's tier. They take its URL (`s3://bucket/prefix`, `gs://`, `az://`,
 `file:///path`), or the directory that has a backup; a topic, a partition and a file are named as in a directory:
 `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A command that would change logs refuses
 such a URL. The options are the same in all seven:

@@ -75,7 +75,7 @@ class _Mounts:
         self._stack.enter_context(opened)
         self._roots[opened.url] = opened.root
         for note in opened.state.notes:
-            print(f"kstore {self._command}: {escaped(f'{opened.root}: {note}')}", file=sys.stderr)
+            print(f"kstore {self._command}: note: {escaped(f'{opened.root}: {note}')}", file=sys.stderr)
         return _below(opened.root, rest)
 
 
