@@ -90,10 +90,21 @@ NO_OPTIONS = RemoteOptions()
 class RemotePrefix(Closing):
     """A mounted prefix; `under_url` is that of `mount`. Thread-safe."""
 
-    def __init__(self, url: str, options: RemoteOptions, only: str | None = None, *, under_url: bool = False) -> None:
-        """`only` is the name of a partition's directory; of a broker's tier no other partition is read."""
+    def __init__(
+        self,
+        url: str,
+        options: RemoteOptions,
+        only: str | None = None,
+        *,
+        is_archive: bool = False,
+        under_url: bool = False,
+    ) -> None:
+        """`only` is the name of a partition's directory; of a broker's tier no other partition is read.
+
+        Of an archive the deleted segments are always read.
+        """
         self._until_ms = None if options.until is None else times.moment("until", options.until)
-        self._with_deleted = bool(options.with_deleted)
+        self._with_deleted = bool(options.with_deleted) or is_archive
         self.url = url
         """The URL, as it was given."""
         self.options = options
@@ -128,8 +139,9 @@ class RemotePrefix(Closing):
         found = read_manifest(self.objects)
         if found is not None:
             return read_backup(History(self.objects, found[0]), self._until_ms, with_deleted=self._with_deleted)
-        if self._until_ms is not None:
-            raise ConfigError(f"until is given, and {self.objects.url} is no backup of kstore: it has one state only")
+        for name in ("until", "with_deleted"):
+            if getattr(self.options, name):
+                raise ConfigError(f"{name} is given, and {self.objects.url} is no backup of kstore: it has one state")
         listing = []
         for info in self.objects.list():
             listing.append(info)

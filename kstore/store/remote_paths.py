@@ -66,7 +66,7 @@ def _join(paths: tuple[str, ...], mode: str, options: RemoteOptions, archive: st
         raise ConfigError("archive is given, and mode is 'a'; an archive is only read: mode='r'")
     if len(paths) > 1:
         raise ConfigError(f"archive is given with {len(paths)} directories; it is joined with one")
-    prefix = RemotePrefix(archive, options._replace(with_deleted=True))
+    prefix = RemotePrefix(archive, options, is_archive=True)
 
     def find_position(directory: str, base: int, offset: int) -> int:
         segment = RemoteSegment(f"{prefix.root}/{directory}", base, SegmentFacts(), {})
