@@ -20,7 +20,7 @@ from kstore.objects.remote_prefix import is_prefix
 from kstore.spark.storage_options import StorageOptions
 from kstore.store.store import Store
 
-_PREFIX_SCHEMES = tuple(f"{scheme}://" for scheme in SCHEMES if scheme != "file")
+PREFIX_SCHEMES = tuple(f"{scheme}://" for scheme in SCHEMES if scheme != "file")
 
 Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -47,7 +47,7 @@ def url_in(root: Roots) -> str | None:
     """Return the URL of an object store that `root` is, without credentials; None if it has paths only."""
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
     paths = [arguments.path("a log directory's path", path) for path in roots]
-    urls = [without_credentials(path) for path in paths if path.startswith(_PREFIX_SCHEMES)]
+    urls = [without_credentials(path) for path in paths if path.startswith(PREFIX_SCHEMES)]
     if urls and len(paths) > 1:
         raise ConfigError(f"{urls[0]} is given with {len(paths) - 1} other paths; a URL is read by itself")
     return urls[0] if urls else None

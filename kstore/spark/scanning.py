@@ -34,7 +34,7 @@ from kstore.log.column_reads import read_kept
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.reading.remote_view import RemoteView
-from kstore.spark.held_store import Prefix, Roots, held, prefix_at, url_in
+from kstore.spark.held_store import PREFIX_SCHEMES, Prefix, Roots, held, prefix_at, url_in
 from kstore.spark.option_reader import COLUMN_TYPES, Isolation
 from kstore.spark.pushdown import NO_FILTERS, Filters
 from kstore.spark.spark_options import ReadOptions
@@ -123,7 +123,10 @@ def directories(root: Roots) -> tuple[str, ...]:
         if "://" in path or path.startswith("file:"):
             parts = urlsplit(path)
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-                raise ConfigError(f"{path} is no path of a file system; logs are read and written where files are")
+                raise ConfigError(
+                    f"{path} is no path of a file system; logs are written where files are, and read there or in an "
+                    f"object store ({', '.join(PREFIX_SCHEMES)})"
+                )
             path = unquote(parts.path)
         refuse_lost_path(path)
         paths.append(os.path.abspath(path))
