@@ -16,7 +16,7 @@ from kstore.base.numbers import LONG_MAX, LONG_MIN
 from kstore.columns._columns import Columns
 from kstore.columns.keyed_rows import ROW_COLUMNS
 from kstore.datasets.known_times import KnownTimes
-from kstore.datasets.spans import Span
+from kstore.datasets.spans import Span, joined
 from kstore.errors import ConfigError, KStoreError, UnknownTopicOrPartitionError
 from kstore.log import lateness
 from kstore.log.hosted_log import HostedLog
@@ -24,6 +24,7 @@ from kstore.log.log import Log
 from kstore.log.log_table import checked
 from kstore.log.reading._timestamp_lookup import first_at
 from kstore.log.reading.read_options import Isolation, wants_committed
+from kstore.log.reading.remote_view import RemoteView
 from kstore.objects.remote_prefix import NO_OPTIONS, RemoteOptions, is_prefix
 from kstore.store.catalog import segment_in
 from kstore.store.store import Store, partition_count
@@ -164,18 +165,23 @@ class TableSource:
         be in the interval, unless `max_lateness` or an earlier scan tells how old later ones can be.
         """
         start, end = span
+        view = HostedLog(log).view
         least = -1
         if low > LONG_MIN:
             if max_lateness is not None:
                 least = lateness.start_by(log, low, max_lateness)
-            found = first_at(HostedLog(log).view, low, least)
+            found = first_at(view, low, least)
             start = end if found is None else max(start, found.offset)
-        if high == LONG_MAX or start >= end:
-            return [Span(start, end)]
-        if max_lateness is not None:
+        if high < LONG_MAX and start < end and max_lateness is not None:
             found_end = lateness.end_by(log, high + 1, max_lateness, MAX_LATENESS, least)
             end = end if found_end is None else min(end, found_end)
-        return self.known_times(log).without_newer(log, Span(start, end), high)
+        parts = [Span(start, end)]
+        if isinstance(view, RemoteView) and low > LONG_MIN:
+            parts = list(joined(Span(*part) for part in view.ranges_since(start, end, low)))
+        if high == LONG_MAX:
+            return parts
+        known = self.known_times(log)
+        return [left for part in parts for left in known.without_newer(log, part, high)]
 
     def with_keys(self, places: list[tuple[str, int]], keys: list[bytes] | None) -> list[tuple[str, int]]:
         """Return the places where Kafka's default partitioner puts these keys; all of them for None.

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kstore.base.numbers import LONG_MIN
+from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
+from kstore.log.reading.remote_view import RemoteView
 from kstore.spark.integer_set import EVERY_INTEGER, IntegerSet
 from kstore.store.topics._partitioner import partition_of
 
@@ -97,19 +99,23 @@ class Filters:
     def ranges(self, log: Log, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of `[offset, end)` whose batches may have selected records, by the headers of the batches.
 
-        Raises as `Log.batch_table` does.
+        In an object store, by what is known of the segments: all bytes would be fetched for the headers. Raises as
+        `Log.batch_table` does.
         """
+        view = HostedLog(log).view
+        if isinstance(view, RemoteView):
+            least = self.timestamps.first_from(LONG_MIN)
+            parts = () if least is None else view.ranges_since(offset, end, least)
+            bounds = np.array(list(parts), np.int64).reshape(-1, 2)
+            yield from _apart(*bounds[self.offsets.reaches(bounds[:, 0], bounds[:, 1])].T)
+            return
         while (start := self.offsets.first_from(offset)) is not None and start < end:
             offset = min(start + WINDOW_OFFSETS, end)
             table = log.batch_table(start, end_offset=offset)
             stops = np.minimum(table["last_offset"] + 1, offset)
             starts = np.concatenate(([start], stops[:-1]))
             kept = np.flatnonzero(self.offsets.reaches(starts, stops) & self._reaches_times(table))
-            if len(kept):
-                starts, stops = starts[kept], stops[kept]
-                apart = np.flatnonzero(starts[1:] - stops[:-1] >= LEAST_GAP)
-                firsts, lasts = starts[np.append(0, apart + 1)], stops[np.append(apart, -1)]
-                yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
+            yield from _apart(starts[kept], stops[kept])
 
     def _reaches_times(self, table: Columns) -> NDArray[np.bool_]:
         """Return which batches may have selected timestamps. A header has the greatest one only, if producers set them.
@@ -129,6 +135,14 @@ class Filters:
         offsets: NDArray[np.int64] = chunk["offset"]
         mask = self.offsets.mask(offsets) & self.timestamps.mask(chunk["timestamp"])
         return offsets[mask]
+
+
+def _apart(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ranges that rise, joined where little lies between two of them."""
+    if len(starts):
+        apart = np.flatnonzero(starts[1:] - stops[:-1] >= LEAST_GAP)
+        firsts, lasts = starts[np.append(0, apart + 1)], stops[np.append(apart, -1)]
+        yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
 
 
 NO_FILTERS = Filters()

@@ -156,6 +156,19 @@ def test_without_a_promise_only_the_lower_bound_saves_requests(hours: Path, kind
     assert counted.dataset.cost(within(1, 2)).requests >= HOURS - 2
 
 
+def test_segments_that_a_backup_knows_to_be_older_are_left_out(tmp_path: Path) -> None:
+    with kstore.Store.open(tmp_path / "data", background=False) as store:
+        store.create_topic("t")
+        for number in range(12):
+            store.append("t", b"x", timestamp=at_ms(100 if number in (2, 9) else number / 10))
+            store.log("t", 0).roll()
+    place(tmp_path)
+    counted = Counted(source(tmp_path, "backup"))
+    condition = at(50) <= TIME
+    assert counted.dataset.cost(condition).requests == 2
+    assert counted.dataset.to_table(["offset"], condition).column(0).to_pylist() == [2, 9]
+
+
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_range_of_offsets_takes_one_segment(hours: Path, kind: str) -> None:
     counted = Counted(source(hours, kind))

@@ -18,6 +18,8 @@ from kstore import spark as ks
 from kstore.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kstore.objects.open_objects import open_objects
 from kstore.spark.held_store import Prefix, held
+from kstore.spark.integer_set import IntegerSet
+from kstore.spark.pushdown import Filters
 from kstore.spark.scanning import Scan, plan
 from kstore.spark.spark_options import ReadOptions
 from kstore.spark.storage_options import StorageOptions
@@ -155,6 +157,21 @@ def test_tasks_of_a_process_read_the_prefix_once(bucket: Bucket) -> None:
         assert sum(len(batch) for batch in scan.batches(piece)) == piece.end - piece.start
         seen.append(bucket.requests() - before)
     assert sum(seen) - seen[0] <= 2 * len(list(bucket.root.glob("t-*/*.log")))
+    held.drop()
+
+
+def test_conditions_leave_out_segments_without_reading_headers(bucket: Bucket) -> None:
+    late = IntegerSet.since(T + COUNT - 20)
+    for filters in (Filters(timestamps=late), Filters(offsets=IntegerSet.of([3, COUNT - 1]))):
+        [piece, _] = pieces_of("s3://logs/backup", bucket.storage)
+        with piece.prefix.open() as store:
+            before = bucket.requests()
+            ranges = list(filters.ranges(store.log("t", 0), piece.start, piece.end))
+            assert bucket.requests() == before
+        scan = Scan(("offset",), filters=filters)
+        found = [row["offset"] for batch in scan.batches(piece) for row in batch.to_pylist()]
+        assert found == (list(range(COUNT - 20, COUNT)) if filters.timestamps is late else [3, COUNT - 1])
+        assert ranges[0][0] > COUNT / 2 or ranges[0][0] == 0
     held.drop()
 
 

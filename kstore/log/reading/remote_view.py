@@ -73,6 +73,17 @@ class RemoteView(ReadOnlyView):
                     return last
         return segment.maximum_below(self.readable_bytes(segment))
 
+    def ranges_since(self, start_offset: int, end_offset: int, timestamp: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of `[start_offset, end_offset)` by segments, without those known to be before a time."""
+        segments = self._state.segments
+        first = max(segments.floor(start_offset), 0)
+        ends = (*segments.bases[first + 1 :], end_offset)
+        for segment, following in zip(segments.items[first:], ends, strict=False):
+            start, end = max(segment.base_offset, start_offset), min(following, end_offset)
+            latest = segment.known.max_timestamp if isinstance(segment, RemoteSegment) else None
+            if start < end and (latest is None or latest >= timestamp):
+                yield start, end
+
     def fetched_from(self, offset: int) -> int:
         """Return the base offset of the segment that has `offset`, if one request fetches it; else `offset`."""
         segments = self._state.segments
