@@ -73,12 +73,12 @@ class LogDataset(Dataset):  # type: ignore[misc]
         return self.scanner(None, filter, **how).count_rows()
 
     def cost(self, filter: Any = None) -> Cost:
-        """Return what a scan of the rows that `filter` selects takes of an object store: requests and bytes.
+        """Return the requests and bytes that a scan of the rows that `filter` selects takes of an object store.
 
-        No record is read, but indexes may be. It does not matter which columns are read: records are stored as a whole.
-        What lies in a directory, in the memory or in the cache costs nothing; that of the memory and the cache is
-        counted here all the same. A scan with a condition on keys, values or headers may read the selected records
-        once more, unless they are still in the memory.
+        No record is read for it, but indexes may be. Which columns are read makes no difference, as records are stored
+        whole. Bytes that are already in memory or in the cache on disk are counted; what lies in a directory is not. A
+        scan with a condition on other columns than `partition`, `topic`, `offset` and `timestamp` may fetch the
+        selected records once more if they are no longer in memory, and so may one of the newest records.
         """
         expression = None if self._table.options.latest else self._both(filter)
         return TableScan(self._table, [], _row_filter(self._table, expression), self._only).cost()

@@ -49,8 +49,7 @@ def dataset(
     reserved word: write `"offset"`.
 
     Each scan reads up to the end of each log at the time when the scan starts. A log may be written meanwhile, by this
-    or another process; no lock is taken. A prefix of an object store is read in its state when the dataset was opened;
-    `LogDataset.cost` tells the requests and bytes of a scan beforehand.
+    or another process; no lock is taken. A prefix of an object store is read in its state when the dataset was opened.
 
     Args:
         source: A log directory or several, the directory of a partition, the URL of a prefix of an object store as in
@@ -68,7 +67,8 @@ def dataset(
         max_lateness: The promise that no record is older by more than this (milliseconds or a `timedelta`) than a
             record before it in its partition, and that every record has a timestamp. An upper bound of `timestamp`
             then ends the reading. Without the promise a late record may follow, so a first scan reads the timestamps of
-            all records after the lower bound; later scans of the same dataset know them. A topic
+            all records after the lower bound; later scans of the same dataset know them. In an object store all these
+            records are fetched. A topic
             with `message.timestamp.type=LogAppendTime` has 0 as long as the broker's clock does not step back.
         partitioned_by_key: The promise that each record with a key is in the partition that Kafka's default partitioner
             chooses for the present number of partitions. A condition on `key` with `=` or `IN` then reads only these
@@ -80,9 +80,10 @@ def dataset(
         with_deleted: Whether a backup's deleted segments are read; see `Store.open`.
 
     Returns:
-        The dataset. It cannot be pickled; its methods are those of `pyarrow.dataset.Dataset`. A scan raises
-        `InvalidTimestampError` for a record that breaks `max_lateness`, if it reads the record, and otherwise the
-        errors of `Log.iter_columns`. DuckDB reports them as errors of its own.
+        The dataset. It cannot be pickled; its methods are those of `pyarrow.dataset.Dataset`, and `cost(filter)`, which
+        returns the requests and bytes that a scan takes of an object store. A scan raises `InvalidTimestampError` for a
+        record that breaks `max_lateness`, if it reads the record, and otherwise the errors of `Log.iter_columns`.
+        DuckDB reports them as errors of its own.
 
     Raises:
         ConfigError: If PyArrow is not installed, or an argument is invalid.
