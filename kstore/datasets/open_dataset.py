@@ -67,9 +67,9 @@ def dataset(
         max_lateness: The promise that no record is older by more than this (milliseconds or a `timedelta`) than a
             record before it in its partition, and that every record has a timestamp. An upper bound of `timestamp`
             then ends the reading. Without the promise a late record may follow, so a first scan reads the timestamps of
-            all records after the lower bound; later scans of the same dataset know them. In an object store all these
-            records are fetched. A topic
-            with `message.timestamp.type=LogAppendTime` has 0 as long as the broker's clock does not step back.
+            all records after the lower bound, and fetches them from an object store; later scans of the same dataset
+            know them. A topic with `message.timestamp.type=LogAppendTime` has 0 as long as the broker's clock does not
+            step back.
         partitioned_by_key: The promise that each record with a key is in the partition that Kafka's default partitioner
             chooses for the present number of partitions. A condition on `key` with `=` or `IN` then reads only these
             partitions. Other producers may use other partitioners, and a topic may have got more partitions.
