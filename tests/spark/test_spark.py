@@ -407,7 +407,7 @@ def test_the_examples_of_the_page_run_from_top_to_bottom(
     assert len(rows_of(spark, data, "events")) == 3001
     if not has_limits:
         return
-    assert len(blocks) == 11  # what is shipped to executors is tried on a cluster, below
+    assert len(blocks) == 12  # what is shipped to executors is tried on a cluster, below
     assert len(rows_of(spark, data, "copies")) == 2 * 3001  # by the format, and by foreachBatch
     printed = set[str]()
     deadline = time.monotonic() + 60
