@@ -28,7 +28,9 @@ from kstore.objects.object_store import (
 )
 
 MOST_LEVELS = 8
-"""The most parts of a key. A backup's keys have two, those of a tier three and those of its prefix."""
+"""The most parts of a key that is read: a tier's keys have three and those of its prefix."""
+_WRITTEN_LEVELS = 2
+"""The most parts of a key that is written: a backup's keys have no more."""
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.part$")
 _READ_BYTES = 1 << 20  # malloc returns larger buffers to the system: each new one costs page faults
@@ -145,7 +147,7 @@ class LocalObjects(Objects):
     @contextmanager
     def _written(self, key: str, parts: Iterable[bytes | FilePart]) -> Iterator[tuple[str, str]]:
         """Write parts to a temporary file with a unique name; yield the file's path and the object's path."""
-        path = self._path(key)
+        path = self._path(key, levels=_WRITTEN_LEVELS)
         if os.path.dirname(path) != self.path:
             fs.mkdir(os.path.dirname(path))
         temporary = f"{path}.{secrets.token_hex(8)}.part"
@@ -158,9 +160,9 @@ class LocalObjects(Objects):
             with self._counting:  # if the caller asks for the next part, it has written this one
                 self.sent_bytes += len(part)
 
-    def _path(self, key: str) -> str:
+    def _path(self, key: str, *, levels: int = MOST_LEVELS) -> str:
         parts = key.split("/")
-        if len(parts) > MOST_LEVELS or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        if len(parts) > levels or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise BackupError(f"{key[:80]!a} is no name of an object below {self.path}")
         return f"{self.path}/{key}"
 
