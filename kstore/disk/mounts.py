@@ -41,22 +41,26 @@ class DirectoryEntry(NamedTuple):
 
     name: str
     path: str
-    status: os.stat_result
+    number: int
+    """The inode number."""
+    size: int | None
+    """The size of a file; None for a directory."""
+    modified_ns: int
 
     def inode(self) -> int:
-        return self.status.st_ino
+        return self.number
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return stat.S_ISDIR(self.status.st_mode)
+        return self.size is None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return stat.S_ISREG(self.status.st_mode)
+        return self.size is not None
 
     def is_symlink(self) -> bool:
         return False
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return self.status
+        return status_of(self.size is None, self.number, self.size or 0, self.modified_ns)
 
 
 class Tree(Protocol):

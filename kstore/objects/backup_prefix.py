@@ -30,11 +30,11 @@ def read_backup(history: History, until_ms: int | None, *, with_deleted: bool) -
     state = history.newest() if until_ms is None else history.at_time(until_ms)
     if with_deleted:
         state = deleted_segments.add_deleted(history, state)
-    plans = plan(state, {}, None).partitions
+    plans = plan(_last_segments(state), {}, None).partitions
     notes = () if state.caught_up else ("the first backup is not finished: some records are missing",)
     return RemoteState(
         layout="backup",
-        partitions={each.key: _partition(each) for each in plans},
+        partitions={each.key: _partition(state.partitions[each.key], each) for each in plans},
         files=_root_files(state, plans),
         number=state.number,
         time_ms=state.time_ms,
@@ -42,9 +42,19 @@ def read_backup(history: History, until_ms: int | None, *, with_deleted: bool) -
     )
 
 
-def _partition(planned: PartitionPlan) -> RemotePartition:
-    state, directory = planned.state, f"{planned.directory}/"
-    files = {each.path.removeprefix(directory): _file(each) for each in planned.files}
+def _last_segments(state: BackupState) -> BackupState:
+    """Return the state with the last sealed segment of each partition: the plan of a restore needs no more of them.
+
+    A plan takes longer than `_sealed_files`, which matters with ten thousand segments.
+    """
+    partitions = {key: replace(each, segments=each.segments[-1:]) for key, each in state.partitions.items()}
+    return replace(state, partitions=partitions)
+
+
+def _partition(state: PartitionState, planned: PartitionPlan) -> RemotePartition:
+    directory = f"{planned.directory}/"
+    files = dict(_sealed_files(state, directory))
+    files |= {each.path.removeprefix(directory): _file(each) for each in planned.files}
     epochs = [entry for entry in state.epochs if entry.offset <= planned.end_offset]
     files[names.LEADER_EPOCH_CHECKPOINT] = RemoteFile(content=checkpoint.format_checkpoint(epochs))
     if planned.gaps:
@@ -56,8 +66,10 @@ def _partition(planned: PartitionPlan) -> RemotePartition:
         state.topic,
         state.partition,
         files,
-        dict(_segments(planned)),
-        log_start_offset=max(state.log_start_offset, planned.bases[0]),
+        dict(_segments(state, planned)),
+        log_start_offset=max(
+            state.log_start_offset, state.segments[0].base_offset if state.segments else planned.bases[0]
+        ),
         end_offset=planned.end_offset,
     )
 
@@ -67,12 +79,24 @@ def _file(planned: PlannedFile) -> RemoteFile:
     return RemoteFile(tuple(each for each in ranges if each.length), modified_ms=planned.modified_ns // _NS_PER_MS)
 
 
-def _segments(planned: PartitionPlan) -> Iterator[tuple[int, SegmentFacts]]:
+def _sealed_files(state: PartitionState, directory: str) -> Iterator[tuple[str, RemoteFile]]:
+    """Yield the name and the objects of each file of the sealed segments."""
+    for base, _, _, modified_ns, files, _ in state.segments:
+        modified_ms = modified_ns // _NS_PER_MS
+        for kind, length, crc, suffix in files:
+            name = names.file_name(base, kind)
+            key = f"{directory}{name}.{suffix}" if suffix else directory + name
+            yield name, RemoteFile((ObjectRange(key, 0, length, length, crc),) if length else (), None, modified_ms)
+
+
+def _segments(state: PartitionState, planned: PartitionPlan) -> Iterator[tuple[int, SegmentFacts]]:
     """Yield what is known of each segment by its base offset."""
-    latest = {segment.base_offset: segment.max_timestamp for segment in planned.state.segments}
-    starts = _starts(planned.state)
-    for base, end in pairwise((*planned.bases, planned.end_offset)):
-        yield base, SegmentFacts(end, latest.get(base), starts=starts.get(base, ()), has_indexes=base in latest)
+    for segment in state.segments:
+        yield segment.base_offset, SegmentFacts(segment.end_offset, segment.max_timestamp)
+    starts = _starts(state)
+    tail = planned.bases[len(state.segments[-1:]) :]
+    for base, end in pairwise((*tail, planned.end_offset)):
+        yield base, SegmentFacts(end, starts=starts.get(base, ()), has_indexes=False)
 
 
 def _starts(state: PartitionState) -> Mapping[int, tuple[tuple[int, int], ...]]:

@@ -18,7 +18,7 @@ from kstore.errors import StorageError
 from kstore.files import checkpoint, names
 from kstore.objects.object_reader import ObjectReader
 from kstore.objects.remote_state import UNKNOWN, RemoteFile, RemotePartition, RemoteState
-from kstore.objects.remote_tree import RemoteTree, status_of_file
+from kstore.objects.remote_tree import RemoteTree, entry_of_file, status_of_file
 
 FindPosition = Callable[[str, int, int], int]
 """`find(directory, base, offset)`: the position of the first batch at or above an offset in a segment."""
@@ -127,12 +127,15 @@ class JoinedTree(RemoteTree):
         if not fs.is_directory(real):
             return None
         below = f"{self.root}/{path}" if path else self.root
-        found = {
-            entry.name: DirectoryEntry(entry.name, f"{below}/{entry.name}", entry.stat()) for entry in fs.scandir(real)
-        }
+        found = {}
+        for entry in fs.scandir(real):
+            status = entry.stat()
+            size = None if entry.is_dir() else status.st_size
+            place = f"{below}/{entry.name}"
+            found[entry.name] = DirectoryEntry(entry.name, place, status.st_ino, size, status.st_mtime_ns)
         joined = self.partition(path) if path else None
         for name, file in {} if joined is None else joined.files.items():
-            found.setdefault(name, DirectoryEntry(name, f"{below}/{name}", status_of_file(file)))
+            found.setdefault(name, entry_of_file(name, f"{below}/{name}", file))
         return found.values()
 
     def open(self, path: str) -> mounts.MountedFile | None:

@@ -105,11 +105,10 @@ class RemoteTree:
         if files is None:
             return None
         below = f"{self.root}/{path}" if path else self.root
-        found = [DirectoryEntry(name, f"{below}/{name}", status_of_file(file)) for name, file in files.items()]
+        found = [entry_of_file(name, f"{below}/{name}", file) for name, file in files.items()]
         if not path:
             for name in now.partitions:
-                status = status_of(True, hash(name) & _INODES, 0, now.changed_ns)
-                found.append(DirectoryEntry(name, f"{below}/{name}", status))
+                found.append(DirectoryEntry(name, f"{below}/{name}", hash(name) & _INODES, None, now.changed_ns))
         now.entries[path] = found
         return found
 
@@ -150,5 +149,10 @@ class RemoteTree:
                 at += each.length
 
 
+def entry_of_file(name: str, path: str, file: RemoteFile) -> DirectoryEntry:
+    """Return the entry of a file of a prefix in its directory."""
+    return DirectoryEntry(name, path, hash(file) & _INODES, file.size, max(file.modified_ms, 1) * _NS_PER_MS)
+
+
 def status_of_file(file: RemoteFile) -> os.stat_result:
-    return status_of(False, hash(file) & _INODES, file.size, max(file.modified_ms, 1) * _NS_PER_MS)
+    return entry_of_file("", "", file).stat()
