@@ -21,7 +21,7 @@ from kstore.objects.object_store import Objects
 
 FIRST_BYTES = 64 << 10
 """The size of the first read of a round; most headers are shorter."""
-AHEAD = 16
+AHEAD = 64
 """How many rounds are read at the same time."""
 
 
