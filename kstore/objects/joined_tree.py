@@ -20,8 +20,8 @@ from kstore.objects.object_reader import ObjectReader
 from kstore.objects.remote_state import UNKNOWN, RemoteFile, RemotePartition, RemoteState
 from kstore.objects.remote_tree import RemoteTree, entry_of_file, status_of_file
 
-FindPosition = Callable[[str, int, int], int]
-"""`find(directory, base, offset)`: the position of the first batch at or above an offset in a segment."""
+FindCut = Callable[[str, int, int], tuple[int, int]]
+"""`find(directory, base, offset)`: where a segment is cut to end at an offset, and one past its last offset then."""
 
 
 class _LocalFile:
@@ -46,11 +46,11 @@ class _LocalFile:
 class JoinedTree(RemoteTree):
     """The tree of a log directory and its archive. Thread-safe."""
 
-    def __init__(self, directory: str, archive: RemoteTree, reader: ObjectReader, find: FindPosition) -> None:
+    def __init__(self, directory: str, archive: RemoteTree, reader: ObjectReader, find: FindCut) -> None:
         self.directory = directory
         self._archive = archive
-        self._find = find
-        self._joined: dict[str, tuple[object, RemotePartition | None]] = {}
+        self._find_cut = find
+        self._joined: dict[str, tuple[RemotePartition, int | None, RemotePartition | None]] = {}
         super().__init__(archive.url, reader, RemoteState("joined", {}))
 
     @property
@@ -64,22 +64,23 @@ class JoinedTree(RemoteTree):
         if archived is None or not fs.exists(real):
             return None
         first = first_base(fs.listdir(real))
-        seen = archived, first
         known = self._joined.get(directory)
-        if known is None or known[0] != seen:
-            known = self._joined[directory] = seen, self._join(directory, archived, first)
-        return known[1]
+        if known is None or known[0] is not archived or known[1] != first:
+            known = self._joined[directory] = archived, first, self._join(directory, archived, first)
+        return known[2]
 
     def _join(self, directory: str, archived: RemotePartition, first: int | None) -> RemotePartition | None:
         real = f"{self.directory}/{directory}"
-        known = {base for base, segment in archived.segments.items() if segment.end_offset != UNKNOWN}
-        older = sorted(base for base in known if first is not None and base < first)
+        older = sorted(base for base in archived.segments if first is not None and base < first)
         if not older or first is None or not self._is_same_topic(archived, real):
             return None
         start = checkpoint.read_offsets(self.directory, checkpoint.LOG_STARTS).get((archived.topic, archived.partition))
         if start is not None and start > first:
             return None  # `delete_records` has removed what is older
-        end = archived.segments[older[-1]].end_offset
+        end, position = archived.segments[older[-1]].end_offset, UNKNOWN
+        if end == UNKNOWN or end > first:
+            position, reached = self._find_cut(directory, older[-1], first)
+            end = reached if end == UNKNOWN else first
         if end < first:
             raise StorageError(
                 errno.ENODATA,
@@ -88,9 +89,9 @@ class JoinedTree(RemoteTree):
                 real,
             )
         files = {name: file for name, file in archived.files.items() if _is_of(name, older)}
-        if end > first:
+        if position != UNKNOWN:
             name = names.log_name(older[-1])
-            files[name] = files[name]._replace(length=self._find(directory, older[-1], first))
+            files[name] = files[name]._replace(length=position)
         segments = {base: archived.segments[base] for base in older}
         segments[older[-1]] = segments[older[-1]]._replace(end_offset=first)
         return replace(archived, files=files, segments=segments, end_offset=first)

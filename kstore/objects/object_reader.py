@@ -32,7 +32,7 @@ FIRST_RUN_BYTES = 1 << 20
 AT_ONCE = 8
 """The most requests that a plan has in flight."""
 THREADS = 16
-MEMORY_BYTES = 64 << 20
+MEMORY_BYTES = 48 << 20
 AHEAD_BYTES = 48 << 20
 """The most bytes of runs that were requested and not yet read, of all plans together."""
 ATTEMPTS = 4

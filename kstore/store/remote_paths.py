@@ -68,12 +68,9 @@ def _join(paths: tuple[str, ...], mode: str, options: RemoteOptions, archive: st
         raise ConfigError(f"archive is given with {len(paths)} directories; it is joined with one")
     prefix = RemotePrefix(archive, options, is_archive=True)
 
-    def find_position(directory: str, base: int, offset: int) -> int:
-        segment = RemoteSegment(f"{prefix.root}/{directory}", base, SegmentFacts(), {})
-        size = segment.size_bytes
-        place = segment.find_batch(offset, size)
-        return size if place is None else place.position
+    def find_cut(directory: str, base: int, offset: int) -> tuple[int, int]:
+        return RemoteSegment(f"{prefix.root}/{directory}", base, SegmentFacts(), {}).find_cut(offset)
 
-    tree = JoinedTree(paths[0], prefix.tree, prefix.reader, find_position)
+    tree = JoinedTree(paths[0], prefix.tree, prefix.reader, find_cut)
     tree.root = mounts.mount(f"file://{paths[0]}", tree)
     return OpenedPaths((tree.root,), paths, prefix, tree.root)

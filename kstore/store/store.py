@@ -160,7 +160,7 @@ class Store(Closing):
             storage: obstore's settings for a URL, such as `endpoint` or `access_key_id`; what is missing is taken from
                 the environment.
             cache: A directory for fetched bytes of a URL, up to 10 GiB; several processes may share it. Without it
-                bytes are only kept in memory, up to 64 MiB.
+                bytes are only kept in memory, up to 48 MiB.
             until: The time of a backup's state: an aware `datetime`, or milliseconds since the epoch. By default the
                 newest state.
             archive: The URL of a prefix with the same logs. Offsets below the first segment in the directory are read
