@@ -162,3 +162,24 @@ def test_the_tier_below_its_directory_reads_the_same(tier: Tier) -> None:
     found = read_local_tier(inside, list(inside.list()), [("moved", 0)])
     assert list(found.partitions) == [("moved", 0)]
     assert found.partitions["moved", 0].segments == tier.state.partitions["moved", 0].segments
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_tier_is_read_without_the_broker_and_with_its_directory(tier: Tier, isolation: Any) -> None:
+    """The URL alone has the segments that were copied; with the broker's directory nothing is missing."""
+    consumed = tier.consumed if isolation == "read_uncommitted" else tier.committed
+    url = tier.root.as_uri()
+    with (
+        kstore.Store.open(url, "r") as alone,
+        kstore.Store.open(tier.logs, "r", archive=url) as joined,
+        kstore.Log.open(f"{url}/moved-0", "r") as log,
+    ):
+        for topic in TOPICS:
+            all_rows = [each[:4] for each in consumed[topic]]
+            end = tier.state.partitions[topic, 0].end_offset
+            for store, rows in ((alone, [each for each in all_rows if each[0] < end]), (joined, all_rows)):
+                found = store.read(topic, isolation=isolation)
+                assert [(each.offset, each.timestamp, each.key, each.value) for each in found] == rows
+                columns = store.log(topic, 0).read_columns(isolation=isolation)
+                assert list(columns["offset"]) == [each[0] for each in rows]
+        assert [each.offset for each in log.read()] == [each.offset for each in alone.read("moved")]
