@@ -64,11 +64,10 @@ class Cost(NamedTuple):
 class _Run:
     """The bytes `[start, end)` of a range, fetched or being fetched."""
 
-    __slots__ = ("end", "is_used", "place", "plan", "range", "start", "task")
+    __slots__ = ("end", "is_used", "plan", "range", "start", "task")
 
     def __init__(self, of: ObjectRange, start: int, end: int, plan: ReadPlan | None) -> None:
         self.range, self.start, self.end, self.plan = of, start, end, plan
-        self.place = (of.key, of.position)
         self.is_used = False
         self.task: Task[memoryview]
 
@@ -118,12 +117,13 @@ class ObjectReader:
         self._cache = cache
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        self._blocks: dict[tuple[tuple[str, int], int], _Run] = {}
+        # By the whole range, as an object may have been replaced: its new content has another ETag or length.
+        self._blocks: dict[tuple[ObjectRange, int], _Run] = {}
         self._runs: OrderedDict[_Run, None] = OrderedDict()  # the least recently used first
         self._bytes = 0
         self._ahead_bytes = 0
         self._etags: dict[str, str] = {}
-        self._sums: dict[tuple[str, int], tuple[int, int]] = {}  # by range: how much was read in order, and its CRC
+        self._sums: dict[ObjectRange, tuple[int, int]] = {}  # by range: how much was read in order, and its CRC
         self._workers = Workers(THREADS, "kstore-objects")
         self._closed = False
 
@@ -164,9 +164,9 @@ class ObjectReader:
     # Runs
 
     def _run_at(self, of: ObjectRange, at: int, wanted_end: int) -> _Run:
-        place, block = (of.key, of.position), at // BLOCK_BYTES
+        block = at // BLOCK_BYTES
         with self._lock:
-            run = self._blocks.get((place, block))
+            run = self._blocks.get((of, block))
             if run is None:
                 start, end = self._extent(of, block, wanted_end)
                 run = self._new_run(of, start, end, None)
@@ -179,26 +179,25 @@ class ObjectReader:
         if is_whole(of):
             return 0, of.length
         start = block * BLOCK_BYTES
-        before = self._blocks.get(((of.key, of.position), block - 1))
+        before = self._blocks.get((of, block - 1))
         size = BLOCK_BYTES if before is None else min(2 * before.length, RUN_BYTES)
         size = max(size, min(wanted_end - start, RUN_BYTES))
         return start, min(start + -(-size // BLOCK_BYTES) * BLOCK_BYTES, of.length)
 
     def _new_run(self, of: ObjectRange, start: int, end: int, plan: ReadPlan | None) -> _Run | None:
         """Make a run of the blocks before the first known one; None if the first is known. Called with the lock."""
-        place = (of.key, of.position)
         first, last = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
-        while first < last and (place, first) in self._blocks and plan is not None:
+        while first < last and (of, first) in self._blocks and plan is not None:
             first += 1
         if first == last:
             return None
         stop = first + 1
-        while stop < last and (place, stop) not in self._blocks:
+        while stop < last and (of, stop) not in self._blocks:
             stop += 1
         run = _Run(of, max(start, first * BLOCK_BYTES), min(end, stop * BLOCK_BYTES), plan)
         run.task = Task(partial(self._fetch, of, run.start, run.end))
         for block in run.blocks():
-            self._blocks[place, block] = run
+            self._blocks[of, block] = run
         self._runs[run] = None
         self._bytes += run.length
         if plan is not None:
@@ -219,8 +218,8 @@ class ObjectReader:
     def _forget(self, run: _Run) -> None:
         if self._runs.pop(run, run) is None:
             for block in run.blocks():
-                if self._blocks.get((run.place, block)) is run:
-                    del self._blocks[run.place, block]
+                if self._blocks.get((run.range, block)) is run:
+                    del self._blocks[run.range, block]
             self._bytes -= run.length
             if run.plan is not None and not run.is_used:
                 self._ahead_bytes -= run.length
@@ -247,14 +246,14 @@ class ObjectReader:
         """Check the whole range's CRC once its runs were read in order."""
         if run.range.crc == UNKNOWN or run.length == run.range.length:
             return
-        position, crc = self._sums.get(run.place, (0, 0))
+        position, crc = self._sums.get(run.range, (0, 0))
         if position != run.start:
             return
         crc = crc32c(data, crc)
         if run.end < run.range.length:
-            self._sums[run.place] = run.end, crc
+            self._sums[run.range] = run.end, crc
             return
-        self._sums.pop(run.place, None)
+        self._sums.pop(run.range, None)
         self._check_sum(run.range, crc)
 
     def _check_sum(self, of: ObjectRange, crc: int) -> None:

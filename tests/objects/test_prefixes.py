@@ -131,6 +131,22 @@ def test_a_look_is_frozen_until_it_is_refreshed(tmp_path: Path) -> None:
             assert seen_of_log(frozen.log("orders", 0)) == seen_of_log(store.log("orders", 0))
 
 
+@pytest.mark.usefixtures("_blocks")
+def test_a_plain_copy_that_was_written_again_is_read_anew_after_a_refresh(tmp_path: Path, rng: random.Random) -> None:
+    world = World(tmp_path / "data", random.Random(rng.random()), ManualClock())
+    world.append()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with kstore.Store.open((tmp_path / "copy").as_uri(), "r", **SETTINGS) as frozen:
+        for _ in range(4):
+            for _ in range(20):
+                world.step()
+            shutil.rmtree(tmp_path / "copy")
+            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+            frozen.refresh()
+            assert unlike(seen_by_readers(frozen), seen_at(tmp_path / "data")) == []
+    world.close()
+
+
 def test_an_iterator_goes_on_in_the_refreshed_state(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data", segment_bytes=400) as store:
         store.create_topic("orders", partitions=1)
