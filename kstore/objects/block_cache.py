@@ -1,7 +1,7 @@
 """`BlockCache`: fetched bytes of objects in a directory, up to a number of bytes.
 
-Several processes may share the directory. Invariant: a file whose length or checksum is wrong is not used; a file is
-complete before it has its name.
+Several processes may share the directory. Invariant: a file whose length or checksum is wrong, or which has the bytes
+of another name, is not used; a file is complete before it has its name.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class BlockCache:
         self._lock = threading.Lock()
         self._bytes = sum(size for _, size, _ in self._files())
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, length: int) -> bytes | None:
         path = self._path(name)
+        body = None
         with suppress(StorageError):
-            data = fs.read_file(path)
-            if len(data) >= _TRAILER.size:
-                body, stored = data[: -_TRAILER.size], _TRAILER.unpack(data[-_TRAILER.size :])[0]
-                if crc32c(body) == stored:
-                    fs.set_modified(path, time.time_ns())  # the oldest files are removed first
-                    return body
-        return None
+            data = fs.read_file(path, most_bytes=length + _TRAILER.size)
+            found, trailer = data[:length], data[length:]
+            if trailer == _trailer(name, found):
+                body = found
+                fs.set_modified(path, time.time_ns())  # the oldest files are removed first
+        return body
 
     def put(self, name: str, data: memoryview) -> None:
         """Keep bytes, unless the disk does not take them."""
         path = self._path(name)
         temporary = f"{path}.{secrets.token_hex(8)}"
         try:
-            fs.write_file(temporary, b"".join((data, _TRAILER.pack(crc32c(data)))), sync=False, new=True)
+            fs.write_file(temporary, b"".join((data, _trailer(name, data))), sync=False, new=True)
             fs.rename(temporary, path)
         except StorageError:
             with suppress(StorageError):
@@ -60,7 +60,8 @@ class BlockCache:
         with self._lock:
             self._bytes += len(data) + _TRAILER.size
             if self._bytes > self.most_bytes:
-                self._shrink()
+                with suppress(StorageError):  # the directory may have been deleted
+                    self._shrink()
 
     def _shrink(self) -> None:
         """Remove the files that were not used for the longest time, down to nine tenths of the limit."""
@@ -84,3 +85,7 @@ class BlockCache:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.path, hashlib.sha256(name.encode()).hexdigest()[:40] + _SUFFIX)
+
+
+def _trailer(name: str, data: bytes | memoryview) -> bytes:
+    return _TRAILER.pack(crc32c(data, crc32c(name.encode())))

@@ -42,7 +42,7 @@ FIRST_PAUSE_S = 0.05
 class BlockStore(Protocol):
     """Keeps fetched bytes longer than the memory does: a cache on disk."""
 
-    def get(self, name: str) -> bytes | None: ...
+    def get(self, name: str, length: int) -> bytes | None: ...
     def put(self, name: str, data: memoryview) -> None: ...
 
 
@@ -268,7 +268,7 @@ class ObjectReader:
     def _fetch(self, of: ObjectRange, start: int, end: int) -> memoryview:
         name = f"{self.objects.url}|{of.key}|{of.etag or of.crc}|{of.position}|{of.length}|{start}|{end}"
         may_keep = self._cache is not None and (of.etag is not None or of.crc != UNKNOWN)
-        if may_keep and self._cache is not None and (kept := self._cache.get(name)) is not None:
+        if may_keep and self._cache is not None and (kept := self._cache.get(name, end - start)) is not None:
             return memoryview(kept)
         data = self._request(of, start, end)
         if may_keep and self._cache is not None:
