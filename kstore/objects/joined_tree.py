@@ -50,7 +50,7 @@ class JoinedTree(RemoteTree):
         self.directory = directory
         self._archive = archive
         self._find_cut = find
-        self._joined: dict[str, tuple[RemotePartition, int | None, RemotePartition | None]] = {}
+        self._joined: dict[str, tuple[RemotePartition, tuple[object, ...], RemotePartition | None]] = {}
         super().__init__(archive.url, reader, RemoteState("joined", {}))
 
     @property
@@ -64,9 +64,12 @@ class JoinedTree(RemoteTree):
         if archived is None or not fs.exists(real):
             return None
         first = first_base(fs.listdir(real))
+        # `delete_records` changes the log starts, and a topic that was made again has another id.
+        marks = f"{self.directory}/{checkpoint.LOG_STARTS}", f"{real}/{names.PARTITION_METADATA}"
+        seen = first, *(_version(path) for path in marks)
         known = self._joined.get(directory)
-        if known is None or known[0] is not archived or known[1] != first:
-            known = self._joined[directory] = archived, first, self._join(directory, archived, first)
+        if known is None or known[0] is not archived or known[1] != seen:
+            known = self._joined[directory] = archived, seen, self._join(directory, archived, first)
         return known[2]
 
     def _join(self, directory: str, archived: RemotePartition, first: int | None) -> RemotePartition | None:
@@ -158,6 +161,15 @@ def first_base(entries: Iterable[str]) -> int | None:
         file.offset for file in parsed if file is not None and file.kind == names.LOG and file.state != names.DELETED
     ]
     return min(bases, default=None)
+
+
+def _version(path: str) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced; None for a missing file."""
+    try:
+        found = fs.stat(path)
+    except fs.MissingFileError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _is_of(name: str, bases: list[int]) -> bool:
