@@ -132,6 +132,7 @@ class Workers:
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()  # None ends a thread
+        self._waiting = threading.Lock()  # held by the one thread that waits for a task
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
@@ -157,7 +158,7 @@ class Workers:
         """Run tasks in a thread, which ends when idle for a while, so that process exit does not wait for it."""
         while True:
             try:
-                task = self._tasks.get(timeout=_LINGER_S)
+                task = self._next_task()
             except Empty:
                 with self._lock:
                     if self._tasks.empty():
@@ -168,6 +169,19 @@ class Workers:
                 return
             task.run()
             del task  # it holds the result
+
+    def _next_task(self) -> Task[Any] | None:
+        """Return the next task; raises `Empty` after a while without one.
+
+        One thread waits at a time. If two wait and one takes the task for which the other was woken, the `get` of the
+        other computes a negative rest of its timeout when it is late, and then waits without end.
+        """
+        if not self._waiting.acquire(timeout=_LINGER_S):
+            raise Empty
+        try:
+            return self._tasks.get(timeout=_LINGER_S)
+        finally:
+            self._waiting.release()
 
     def map(self, work: Callable[..., T], *items: Iterable[Any]) -> Iterator[T]:
         """Yield the results in order; if the iteration ends early, cancel the tasks that have not started.
