@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -140,7 +141,13 @@ class ObjectReader:
         while done < len(target):
             at = position + done
             run = self._run_at(of, at, position + len(target))
-            data = self._take(run)
+            try:
+                data = self._take(run)
+            except (CancelledError, KeyboardInterrupt) as error:
+                # Cancelled by `close`, or interrupted in the main thread, which was fetching the run for both.
+                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                    raise
+                continue
             piece = data[at - run.start : position + len(target) - run.start]
             target[done : done + len(piece)] = piece
             done += len(piece)
