@@ -64,6 +64,7 @@ def upload(
 
     Example:
         >>> import os
+        >>> import kstore
         >>> url = ks.upload(frame, f"file://{os.getcwd()}/bucket", topic="orders", partitions=2)
         >>> with kstore.Store.open("data") as store:
         ...     print(store.adopt(url).records, store.adopt(url).duplicate)
