@@ -94,11 +94,11 @@ class TableSource:
         self._topics = topics if topics is None or isinstance(topics, str | re.Pattern) else _names(topics)
         self.has_topics = not isinstance(topics, str)
         if isinstance(source, Store | Log):
-            remote.refuse_unused()
+            remote.refuse_unused(source)
         elif isinstance(source, str | os.PathLike) and not is_prefix(source):
             path = os.path.abspath(arguments.path("a log directory's path", source))
             if segment_in(path) is not None:
-                remote.refuse_unused()
+                remote.refuse_unused(path)
                 source = Log.open(path, "r")
                 weakref.finalize(self, source.close)
         if isinstance(source, Log):

@@ -176,7 +176,7 @@ class Log(Closing):
             path, prefix = open_parent(path, remote)
         else:
             refuse_to_write(path)
-            remote.refuse_unused()
+            remote.refuse_unused(path)
         try:
             return cls._open(path, mode, prefix, config, clock, max_decompressed_bytes, settings)
         except BaseException:

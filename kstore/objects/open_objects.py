@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from kstore.errors import BackupError
 from kstore.objects.local_objects import LocalObjects
@@ -56,14 +56,19 @@ def _path_of(url: str) -> str | None:
         raise BackupError("the URL of a backup is empty; '.' is the current directory")
     if "\0" in unquote(url):
         raise BackupError(f"the URL of a backup is {url[:200]!r}; it may have no null character")
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     if not separator:
         return url
     if scheme not in SCHEMES:
         raise BackupError(f"{url[:200]!r} begins with {scheme[:20]!r}; {', '.join(SCHEMES)} and paths are allowed")
-    if scheme != "file":
-        return None
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        raise BackupError(f"{url[:200]!r} is no file on this machine: file:///path is")
-    return unquote(parts.path)
+    shown = without_credentials(url)[:200]
+    if "?" in rest or "#" in rest:
+        raise BackupError(f"{shown!r} has '?' or '#'; in the name of an object they are written %3F and %23")
+    host, slash, path = rest.partition("/")
+    if scheme == "file":
+        if host not in ("", "localhost") or not slash:
+            raise BackupError(f"{url[:200]!r} is no file on this machine: file:///path is")
+        return unquote(slash + path)
+    if not host and scheme != "memory":
+        raise BackupError(f"{shown!r} names no bucket: {scheme}://bucket/prefix does")
+    return None

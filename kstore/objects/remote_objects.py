@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import chain, islice
 from typing import Any
 
-from kstore.base import optional
+from kstore.base import arguments, optional
 from kstore.errors import BackupError, ConfigError
 from kstore.objects.object_store import (
     MOST_BYTES,
@@ -51,6 +51,9 @@ _OF_CLIENT = frozenset(
 )
 """obstore's options for the HTTP client; obstore panics if they are passed as options of the object store."""
 
+_ENDPOINT = re.compile(r"((aws|azure|azure_storage)_)?endpoint(_url)?", re.IGNORECASE)
+"""obstore's options with the URL of the server; obstore panics at the first request if one is no URL."""
+
 _memories: dict[str, Any] = {}
 """The stores of `memory://` URLs, shared by all calls of the process."""
 
@@ -59,6 +62,7 @@ class RemoteObjects(Objects):
     """The objects below a URL."""
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        arguments.one_of("the options of an object store", options, Mapping)
         super().__init__(without_credentials(url))
         self._obstore = optional.obstore("a backup", "store", "exceptions")
         self._errors = self._obstore.exceptions
@@ -67,13 +71,20 @@ class RemoteObjects(Objects):
     def _open(self, url: str, options: dict[str, Any]) -> Any:
         if url.startswith("memory://"):
             return _memories.setdefault(self.url, self._obstore.store.MemoryStore())
+        for name, value in options.items():
+            is_text = isinstance(name, str) and isinstance(value, str)
+            if is_text and _ENDPOINT.fullmatch(name) and not re.fullmatch(r"https?://[^\s/]\S*", value):
+                raise ConfigError(
+                    f"{name} is {without_credentials(value)!r}; the URL of a server is needed, such as https://host:port"
+                )
         special = {name: options.pop(name) for name in ("client_options", "retry_config") if name in options}
         special.setdefault("retry_config", _RETRIES)
         of_client = {name: options.pop(name) for name in _OF_CLIENT.intersection(options)}
         if of_client:
             special["client_options"] = {**of_client, **special.get("client_options", {})}
         try:
-            return self._obstore.store.from_url(self.url, config=options, **special)
+            with self._without_panic():
+                return self._obstore.store.from_url(self.url, config=options, **special)
         except (self._errors.BaseError, ValueError, TypeError) as error:
             raise ConfigError(f"{self.url} cannot be opened with these options: {_short(error)}") from error
 
@@ -151,7 +162,8 @@ class RemoteObjects(Objects):
 
         multipart = {"use_multipart": True, "chunk_size": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
         try:
-            self._obstore.put(self._store, key, counted(), **multipart)
+            with self._without_panic():
+                self._obstore.put(self._store, key, counted(), **multipart)
         except Exception as error:
             if failures:
                 raise failures[0] from None
@@ -166,14 +178,14 @@ class RemoteObjects(Objects):
         mode: Any = "create"
         if tag is not None:
             mode = {name: value for name, value in zip(("e_tag", "version"), tag, strict=True) if value is not None}
-        try:
-            result = self._obstore.put(self._store, key, data, mode=mode)
-        except (self._errors.AlreadyExistsError, self._errors.PreconditionError, FileNotFoundError) as error:
-            self._refuse_missing_bucket(error)
-            raise ObjectChangedError(f"{key} in {self.url} has another content than the one that was read") from error
-        except self._errors.BaseError as error:
-            raise self._failed(key, error) from error
-        return result["e_tag"], result["version"]
+        with self._failing(key):
+            try:
+                result = self._obstore.put(self._store, key, data, mode=mode)
+            except (self._errors.AlreadyExistsError, self._errors.PreconditionError, FileNotFoundError) as error:
+                self._refuse_missing_bucket(error)
+                text = f"{key} in {self.url} has another content than the one that was read"
+                raise ObjectChangedError(text) from error
+            return result["e_tag"], result["version"]
 
     def list(self) -> Iterator[ObjectInfo]:
         self._count("list")
@@ -188,29 +200,42 @@ class RemoteObjects(Objects):
         rest = iter(keys)
         while some := list(islice(rest, 1000)):
             self._count("delete")
-            try:
-                self._obstore.delete(self._store, some)
-            except FileNotFoundError as error:  # one object is missing, and the others may not have been deleted
-                self._refuse_missing_bucket(error)
-                for key in some:
-                    self._count("delete")
-                    with self._failing(key), suppress(FileNotFoundError):
-                        self._obstore.delete(self._store, key)
-            except self._errors.BaseError as error:
-                raise self._failed(some[0], error) from error
+            with self._failing(some[0]):
+                try:
+                    self._obstore.delete(self._store, some)
+                except FileNotFoundError as error:  # one object is missing, and the others may not have been deleted
+                    self._refuse_missing_bucket(error)
+                    for key in some:
+                        self._count("delete")
+                        with self._failing(key), suppress(FileNotFoundError):
+                            self._obstore.delete(self._store, key)
 
     @contextmanager
     def _failing(self, key: str, *, may_miss: bool = False) -> Iterator[None]:
         try:
-            yield
+            with self._without_panic():
+                yield
         except (FileNotFoundError, self._errors.BaseError) as error:
             if not may_miss or not isinstance(error, FileNotFoundError):
                 raise self._failed(key, error) from error
             self._refuse_missing_bucket(error)
 
+    @contextmanager
+    def _without_panic(self) -> Iterator[None]:
+        """Raise `ConfigError` for a panic of obstore, which its options cause; the exception's class has no import."""
+        try:
+            yield
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ConfigError(
+                f"{self.url} cannot be requested with the options that are given or in the environment: an endpoint "
+                f"begins with http:// or https://, and no value has control characters ({_short(error)})"
+            ) from None
+
     def _refuse_missing_bucket(self, error: Exception) -> None:
         if _NO_BUCKET.search(str(error)):
-            raise BackupError(f"{self.url}: there is no such bucket; make it first") from error
+            raise BackupError(f"{self.url}: there is no such bucket") from error
 
     def _failed(self, key: str, error: Exception) -> BackupError:
         self._refuse_missing_bucket(error)
@@ -220,9 +245,11 @@ class RemoteObjects(Objects):
             return ObjectChangedError(f"{key} in {self.url} has been replaced since it was listed or read")
         if _NO_CREDENTIALS.search(str(error)):
             return BackupError(
-                f"{self.url} refuses the credentials, or there are none: give them in options= or in the environment "
-                f"({_short(error)})"
+                f"{self.url} refuses the credentials, or there are none: give them as options of the object store or "
+                f"in the environment ({_short(error)})"
             )
+        if "builder error" in str(error):
+            return BackupError(f"{self.url} has an endpoint with http://, which the option allow_http=true allows")
         return BackupError(f"{key} in {self.url}: {_short(error)}")
 
 
@@ -232,5 +259,6 @@ def without_credentials(url: str) -> str:
     return re.sub(r"//([^/@:]*)[^/@]*@", kept, url).rstrip("/")
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
+def _short(error: BaseException) -> str:
+    """Return obstore's message in one line, without the Rust structures that may follow it."""
+    return " ".join(str(error).split()).partition(" Debug source:")[0][:400]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,13 +17,15 @@ from kstore.base import times
 from kstore.base.closing import Closing
 from kstore.disk import mounts
 from kstore.errors import BackupError, ConfigError, ReadOnlyError, StorageError
+from kstore.files import names
 from kstore.objects import aiven_tier, copied_prefix, local_tier, object_keys
 from kstore.objects.backup_manifest import read_manifest
 from kstore.objects.backup_prefix import read_backup
 from kstore.objects.backup_state import History
 from kstore.objects.block_cache import BlockCache
 from kstore.objects.object_reader import ObjectReader
-from kstore.objects.open_objects import open_objects
+from kstore.objects.open_objects import SCHEMES, open_objects
+from kstore.objects.prefix_paths import is_file_name
 from kstore.objects.remote_objects import without_credentials
 from kstore.objects.remote_state import RemoteState
 from kstore.objects.remote_tree import RemoteTree
@@ -36,23 +39,28 @@ TIERS = (
 MOST_LISTED = 50_000_000
 """The most objects of a prefix that is listed."""
 
+_ONE_SLASH = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
+"""A URL that was misspelt, or made to a `pathlib.Path`, which loses the second slash."""
+
 
 class NoLogError(BackupError):
     """A prefix has no log."""
 
     def __init__(self, url: str, objects: int) -> None:
-        super().__init__(
+        text = (
             f"{url} has {objects} objects and no log: neither a backup of kstore, nor partition "
             "directories such as orders-0 with segments in them, nor a tier of Kafka's tiered storage"
         )
+        name = url.rpartition("/")[2]
+        if names.is_partition_name(name) or is_file_name(name):
+            text += "; give the URL above the directories of partitions (Log.open opens one of them)"
+        super().__init__(text)
 
 
 def is_prefix(path: object) -> bool:
     """Return whether a path is the URL of a prefix, or a directory that has a backup."""
-    if not isinstance(path, str | os.PathLike):
-        return False
-    given = os.fspath(path)
-    if not isinstance(given, str) or mounts.is_mounted(given):
+    given = _text(path)
+    if given is None or mounts.is_mounted(given):
         return False
     if "://" in given:
         return not os.path.exists(given)
@@ -61,8 +69,19 @@ def is_prefix(path: object) -> bool:
 
 def refuse_to_write(path: object) -> None:
     """Raise `ReadOnlyError` for the URL of a prefix, which is only read."""
-    if isinstance(path, str) and "://" in path:
-        raise ReadOnlyError(f"{without_credentials(path)}: an object store is only read; open it with mode='r'")
+    given = _text(path)
+    if given is not None and "://" in given:
+        raise ReadOnlyError(f"{without_credentials(given)}: an object store is only read; open it with mode='r'")
+
+
+def _text(path: object) -> str | None:
+    """Return a path as a str, None for other objects; raise `ConfigError` for a URL that has lost a slash."""
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str):
+        return None
+    if _ONE_SLASH.match(given) and not os.path.exists(given):
+        raise ConfigError(f"{given[:200]!r} is no URL: two slashes follow the colon, and a URL is given as a str")
+    return given
 
 
 class RemoteOptions(NamedTuple):
@@ -77,11 +96,11 @@ class RemoteOptions(NamedTuple):
     with_deleted: bool = False
     """Whether the segments that retention has deleted are read as long as the backup has them."""
 
-    def refuse_unused(self) -> None:
+    def refuse_unused(self, path: object) -> None:
         """Raise `ConfigError` if an argument is given: the path is one of a directory."""
         given = [name for name, value in self._asdict().items() if value]
         if given:
-            raise ConfigError(f"{', '.join(given)} is given with a directory; only a URL or archive= allows that")
+            raise ConfigError(f"{', '.join(given)} is given, and {path} is no URL and has no backup")
 
 
 NO_OPTIONS = RemoteOptions()
@@ -141,7 +160,9 @@ class RemotePrefix(Closing):
             return read_backup(History(self.objects, found[0]), self._until_ms, with_deleted=self._with_deleted)
         for name in ("until", "with_deleted"):
             if getattr(self.options, name):
-                raise ConfigError(f"{name} is given, and {self.objects.url} is no backup of kstore: it has one state")
+                raise ConfigError(
+                    f"{name} is given, and {self.objects.url} is no backup of kstore: it has only one state"
+                )
         listing = []
         for info in self.objects.list():
             listing.append(info)
@@ -164,10 +185,14 @@ def open_parent(
     path: str | os.PathLike[str], options: RemoteOptions
 ) -> tuple[str | os.PathLike[str], RemotePrefix | None]:
     """Return the path of a partition's directory; if its parent is a prefix, mount the parent."""
-    if isinstance(path, str | os.PathLike) and isinstance(given := os.fspath(path), str):
+    given = _text(path)
+    if given is not None:
         parent, _, name = given.rstrip("/").rpartition("/")
+        if parent.endswith(":/"):
+            parent += "/"  # of a URL without a bucket
         if name and is_prefix(parent):
+            names.parse_partition_name(name)
             prefix = RemotePrefix(parent, options, name)
             return f"{prefix.root}/{name}", prefix
-    options.refuse_unused()
+    options.refuse_unused(path)
     return path, None

@@ -51,7 +51,7 @@ def open_paths(paths: Paths, mode: str, options: RemoteOptions, archive: str | N
         real = catalog.real_paths(paths)
         if archive is not None:
             return _join(real, mode, options, archive)
-        options.refuse_unused()
+        options.refuse_unused(", ".join(real))
         return OpenedPaths(real, real)
     if len(named) > 1:
         raise ConfigError(f"{urls[0]} is given with {len(named) - 1} other paths; a URL is opened by itself")
@@ -66,7 +66,7 @@ def _join(paths: tuple[str, ...], mode: str, options: RemoteOptions, archive: st
         raise ConfigError("archive is given, and mode is 'a'; an archive is only read: mode='r'")
     if len(paths) > 1:
         raise ConfigError(f"archive is given with {len(paths)} directories; it is joined with one")
-    prefix = RemotePrefix(archive, options, is_archive=True)
+    prefix = RemotePrefix(os.fspath(archive), options, is_archive=True)
 
     def find_cut(directory: str, base: int, offset: int) -> tuple[int, int]:
         return RemoteSegment(f"{prefix.root}/{directory}", base, SegmentFacts(), {}).find_cut(offset)

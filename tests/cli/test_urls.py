@@ -169,7 +169,7 @@ def test_a_backup_is_read_as_of_a_time(made: Made, run: Run) -> None:
     assert whole[:400] == before
     assert run("offsets", f"{made.backup}/accounts", "--until", made.first_round_ms) == "accounts:0:400\n"
     assert "cannot be restored to" in run("describe", made.backup, "--until", "2001-01-01", code=1)
-    assert "it has one state only" in run("describe", f"file://{made.copy}", "--until", "2001-01-01", code=1)
+    assert "it has only one state" in run("describe", f"file://{made.copy}", "--until", "2001-01-01", code=1)
 
 
 def test_deleted_segments_of_a_backup_are_read_if_asked_for(run: Run, tmp_path: Path) -> None:

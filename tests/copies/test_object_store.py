@@ -201,6 +201,34 @@ def test_urls_of_other_schemes_and_options_that_do_not_exist_are_refused() -> No
         open_objects(7)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("endpoint", ["no-url", "", "http://", "http://a b"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="the URL of a server is needed"):
+        open_objects(f"s3://{BUCKET}/prefix", {**options(9), "endpoint": endpoint})
+
+
+def test_a_panic_of_obstore_is_an_error_about_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {name: value for name, value in options(9).items() if name != "endpoint"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no-url")
+    objects = open_objects(f"s3://{BUCKET}/prefix", given)
+    for request in (
+        lambda: objects.read(KEY),
+        lambda: list(objects.list()),
+        lambda: objects.put_new(KEY, b""),
+        lambda: objects.put_parts(KEY, [b"a", b"b"]),
+        lambda: objects.replace(KEY, b"", None),
+        lambda: objects.delete([KEY]),
+    ):
+        with pytest.raises(ConfigError, match="an endpoint begins with"):
+            request()
+
+
+def test_an_endpoint_without_tls_needs_an_option() -> None:
+    given = {name: value for name, value in options(9).items() if name != "client_options"}
+    with pytest.raises(BackupError, match="allow_http"):
+        open_objects(f"s3://{BUCKET}/prefix", given).read(KEY)
+
+
 def test_a_url_is_shown_without_credentials() -> None:
     assert open_objects("memory://user:secret@name").url == "memory://name"
     assert open_objects("memory://user@name").url == "memory://name"

@@ -13,7 +13,14 @@ import pytest
 
 import kstore
 from kstore.copies.backups.backup import Backup
-from kstore.errors import BackupError, ConfigError, OffsetOutOfRangeError, ReadOnlyError, StorageError
+from kstore.errors import (
+    BackupError,
+    ConfigError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    StorageError,
+)
 from kstore.objects import object_reader
 from tests.conftest import ManualClock
 from tests.golden import goldenlogs, test_golden_read
@@ -216,7 +223,7 @@ def test_a_prefix_without_a_log_is_refused(tmp_path: Path) -> None:
         kstore.Store.open((tmp_path / "empty").as_uri(), "r")
     with pytest.raises(BackupError, match="begins with 'ftp'"):
         kstore.Store.open("ftp://x/y", "r")
-    with pytest.raises(ConfigError, match="storage is given with a directory"):
+    with pytest.raises(ConfigError, match="storage is given, and "):
         kstore.Store.open(tmp_path / "empty", "r", storage={"region": "x"})
 
 
@@ -248,3 +255,41 @@ def test_two_looks_at_a_prefix_do_not_mix(tmp_path: Path) -> None:
                 assert len(list(first.read("orders"))) == 1
                 assert len(list(second.read("orders"))) == 2
             assert len(list(first.read("orders"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("s3://", "names no bucket"),
+        ("s3:///logs", "names no bucket"),
+        ("s3://bucket/logs?x=1", "%3F"),
+        ("s3://bucket/logs#1", "%23"),
+        ("file://logs", "file:///path is"),
+        ("s3:/bucket/logs", "two slashes"),
+        (Path("s3://bucket/logs"), "two slashes"),
+    ],
+)
+def test_a_misspelt_url_is_refused_with_the_reason(url: str | Path, told: str) -> None:
+    with pytest.raises((BackupError, ConfigError), match=told):
+        kstore.Store.open(url, "r")
+    with pytest.raises((BackupError, ConfigError), match=told):
+        kstore.dataset(url, "orders")
+
+
+def test_a_url_that_lost_a_slash_makes_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for opened in (kstore.Store.open, kstore.Log.open):
+        with pytest.raises(ConfigError, match="two slashes"):
+            opened(Path("s3://bucket/orders-0"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_urls_of_a_partition_and_of_a_prefix_are_told_apart(tmp_path: Path) -> None:
+    with kstore.Store.open(tmp_path / "data") as store:
+        store.create_topic("orders", partitions=1)
+        store.append("orders", b"a")
+    url = (tmp_path / "data").as_uri()
+    with pytest.raises(StorageError, match=r"Log\.open"):
+        kstore.Store.open(f"{url}/orders-0", "r")
+    with pytest.raises(InvalidTopicError, match="'data' is no partition directory"):
+        kstore.Log.open(url, "r")
