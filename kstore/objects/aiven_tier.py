@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
@@ -21,7 +20,7 @@ from kstore.objects import aiven_manifest
 from kstore.objects.aiven_manifest import LEADER_EPOCHS, MOST_MANIFEST_BYTES, AivenId, AivenManifest
 from kstore.objects.object_store import ObjectInfo, Objects
 from kstore.objects.remote_state import ObjectRange, RemoteFile, RemoteState
-from kstore.objects.tier_partitions import PartitionKey, TierTopics, find_topics, make_state, wanted_keys
+from kstore.objects.tier_partitions import PartitionKey, TierTopics, chosen_keys, find_topics, make_state
 from kstore.objects.tier_segments import TierSegment, listed
 
 LAYOUT = "tiered storage of Aiven's plugin"
@@ -47,15 +46,8 @@ def looks_like_aiven(listing: Iterable[ObjectInfo]) -> bool:
     return any(info.key.endswith("." + MANIFEST) and _parse(info.key, {}) is not None for info in listing)
 
 
-def aiven_partitions(listing: Iterable[ObjectInfo]) -> list[PartitionKey]:
-    """Return the topics and partitions that a prefix has, sorted; raises `BackupError` as `read_aiven` does."""
-    return sorted(_topics(listing)[1].segments)
-
-
-def read_aiven(
-    objects: Objects, listing: Iterable[ObjectInfo], partitions: Collection[PartitionKey] | None = None
-) -> RemoteState:
-    """Read the manifests of some partitions, or of all.
+def read_aiven(objects: Objects, listing: Iterable[ObjectInfo], only: PartitionKey | None = None) -> RemoteState:
+    """Read the manifests of one partition, or of all.
 
     Each segment takes one request, many of which are made at the same time; each partition takes one more, and each
     segment that overlaps with the next one about four.
@@ -63,15 +55,14 @@ def read_aiven(
     Args:
         objects: The objects below a prefix.
         listing: All of them, as `objects.list` yields them.
-        partitions: Topics and numbers of partitions; None for all.
+        only: The one partition that is read; None for all.
 
     Raises:
-        UnknownTopicOrPartitionError: The prefix has no segment of one of the partitions.
         BackupError: A manifest is malformed or of an unknown version; a segment is encrypted; the prefix has the
             objects of several plugins, each with a prefix of its own; the object store refuses a request.
     """
     found, topics = _topics(listing)
-    keys = wanted_keys(topics, partitions, objects.url)
+    keys = chosen_keys(topics, only)
     notes = list(topics.notes)
     asked: list[tuple[AivenId, str, dict[str, ObjectInfo]]] = []
     unfinished: list[str] = []
@@ -84,8 +75,8 @@ def read_aiven(
                 unfinished.append(place)
     segments: dict[PartitionKey, list[TierSegment]] = {key: [] for key in keys}
     with Workers(AHEAD, "kstore-tier") as workers:
-        reads = [partial(_read_manifest, objects, segment, parts[MANIFEST].key) for segment, _, parts in asked]
-        for (segment, place, parts), manifest in zip(asked, workers.map(_call, reads), strict=True):
+        manifests = workers.map(lambda each: _read_manifest(objects, each[0], each[2][MANIFEST].key), asked)
+        for (segment, place, parts), manifest in zip(asked, manifests, strict=True):
             if manifest is None:
                 unfinished.append(place)
             elif (reason := _refusal(manifest, parts)) is not None:
@@ -96,10 +87,6 @@ def read_aiven(
         notes.append(f"left out as not finished, or as being deleted: {listed(sorted(unfinished))}")
     ids = {key: topics.ids[key[0]] for key in keys}
     return make_state(objects, LAYOUT, segments, ids, notes)
-
-
-def _call(work: partial[AivenManifest | None]) -> AivenManifest | None:
-    return work()
 
 
 def _read_manifest(objects: Objects, segment: AivenId, key: str) -> AivenManifest | None:

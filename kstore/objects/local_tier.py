@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kstore.base.numbers import INT_MAX, LONG_MAX
@@ -20,7 +20,7 @@ from kstore.objects.object_store import ObjectInfo, Objects
 from kstore.objects.remote_bytes import read_file
 from kstore.objects.remote_state import ObjectRange, RemoteFile, RemoteState
 from kstore.objects.tier_cut import find_end
-from kstore.objects.tier_partitions import PartitionKey, TierTopics, find_topics, make_state, wanted_keys
+from kstore.objects.tier_partitions import PartitionKey, TierTopics, chosen_keys, find_topics, make_state
 from kstore.objects.tier_segments import MOST_EPOCHS_BYTES, TierSegment, listed, parse_lineage
 
 LAYOUT = "Kafka's LocalTieredStorage"
@@ -52,29 +52,21 @@ def looks_like_local_tier(listing: Iterable[ObjectInfo]) -> bool:
     return any(info.key.endswith(EPOCHS) and _parse(info.key) is not None for info in listing)
 
 
-def local_tier_partitions(listing: Iterable[ObjectInfo]) -> list[PartitionKey]:
-    """Return the topics and partitions that a prefix has, sorted."""
-    return sorted(_topics(listing)[1].segments)
-
-
-def read_local_tier(
-    objects: Objects, listing: Iterable[ObjectInfo], partitions: Collection[PartitionKey] | None = None
-) -> RemoteState:
-    """Read the leader epochs and the ends of the segments of some partitions, or of all.
+def read_local_tier(objects: Objects, listing: Iterable[ObjectInfo], only: PartitionKey | None = None) -> RemoteState:
+    """Read the leader epochs and the ends of the segments of one partition, or of all.
 
     Each segment takes about four requests: `LocalTieredStorage` writes no manifest.
 
     Args:
         objects: The objects below a prefix.
         listing: All of them, as `objects.list` yields them.
-        partitions: Topics and numbers of partitions; None for all.
+        only: The one partition that is read; None for all.
 
     Raises:
-        UnknownTopicOrPartitionError: The prefix has no segment of one of the partitions.
         BackupError: A file is malformed, or the object store refuses a request.
     """
     found, topics = _topics(listing)
-    keys = wanted_keys(topics, partitions, objects.url)
+    keys = chosen_keys(topics, only)
     notes = list(topics.notes)
     asked: list[tuple[PartitionKey, str]] = []
     unfinished: list[str] = []

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 
 from kstore._core import crc32c
 from kstore.base.threads import Task, Workers
-from kstore.codec import compression
-from kstore.errors import BackupError, KStoreError, StorageError
+from kstore.errors import BackupError, StorageError
 from kstore.objects.object_store import ObjectChangedError, ObjectMissingError, Objects
+from kstore.objects.remote_bytes import decompressed
 from kstore.objects.remote_state import UNKNOWN, ObjectRange
 
 BLOCK_BYTES = 256 << 10
@@ -299,7 +299,9 @@ class ObjectReader:
                     raise
                 continue
             if len(found.data) == length:
-                data = self._decompressed(of, found.data)
+                data = found.data
+                if of.is_zstd:
+                    data = memoryview(decompressed(bytes(data), of, self.objects.url))
                 if of.crc != UNKNOWN and end - start == of.length:
                     self._check_sum(of, crc32c(data))
                 self._note_etag(of, found.etag)
@@ -310,20 +312,6 @@ class ObjectReader:
             f"{of.key} in {self.objects.url} has {found.object_bytes} bytes; {of.position + of.stored_bytes} are "
             f"expected, and {len(found.data)} of {length} bytes were sent from byte {position} on"
         )
-
-    def _decompressed(self, of: ObjectRange, data: memoryview) -> memoryview:
-        if not of.is_zstd:
-            return data
-        try:
-            whole = compression.decompress(compression.ZSTD, bytes(data), limit=of.length)
-        except KStoreError as error:
-            raise BackupError(f"{of.key} in {self.objects.url}, from byte {of.position} on: {error}") from error
-        if len(whole) != of.length:
-            raise BackupError(
-                f"{of.key} in {self.objects.url} has {len(whole)} bytes from byte {of.position} on, decompressed; "
-                f"{of.length} are expected"
-            )
-        return memoryview(whole)
 
     def _note_etag(self, of: ObjectRange, etag: str | None) -> None:
         """Keep the first ETag of an object, which later requests must find."""

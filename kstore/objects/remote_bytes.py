@@ -15,12 +15,15 @@ from kstore.objects.remote_state import UNKNOWN, ObjectRange, RemoteFile
 def read_object_range(objects: Objects, part: ObjectRange) -> bytes:
     """Return the bytes of the file that a range has, decompressed."""
     data = objects.read_range(part.key, part.position, part.stored_bytes)
-    where = f"{part.key} in {objects.url}"
     if len(data) != part.stored_bytes:
+        where = f"{part.key} in {objects.url}"
         raise BackupError(f"{where} has {len(data)} bytes from {part.position} on; {part.stored_bytes} were expected")
-    if not part.is_zstd:
-        return data
-    length = part.length
+    return decompressed(data, part, objects.url) if part.is_zstd else data
+
+
+def decompressed(data: bytes, part: ObjectRange, url: str) -> bytes:
+    """Return the bytes of the file that the zstd frame of a range has."""
+    where, length = f"{part.key} in {url}", part.length
     try:
         found = compression.decompress(compression.ZSTD, data, limit=length)
     except CorruptRecordError as error:

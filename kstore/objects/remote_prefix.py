@@ -31,10 +31,10 @@ from kstore.objects.remote_state import RemoteState
 from kstore.objects.remote_tree import RemoteTree
 
 TIERS = (
-    (aiven_tier.looks_like_aiven, aiven_tier.aiven_partitions, aiven_tier.read_aiven),
-    (local_tier.looks_like_local_tier, local_tier.local_tier_partitions, local_tier.read_local_tier),
+    (aiven_tier.looks_like_aiven, aiven_tier.read_aiven),
+    (local_tier.looks_like_local_tier, local_tier.read_local_tier),
 )
-"""The layouts of tiered storage: how to know one, its partitions, and how to read it."""
+"""The layouts of tiered storage: how to know one, and how to read it."""
 
 MOST_LISTED = 50_000_000
 """The most objects of a prefix that is listed."""
@@ -172,10 +172,9 @@ class RemotePrefix(Closing):
             raise BackupError(
                 f"{self.objects.url} has rounds or catalogs of a backup, and {object_keys.MANIFEST} is missing"
             )
-        for looks_like, partitions_of, read in TIERS:
+        for looks_like, read in TIERS:
             if looks_like(listing):
-                only = [key for key in partitions_of(listing) if key == self._only]
-                return read(self.objects, listing, only if self._only is not None else None)
+                return read(self.objects, listing, self._only)
         if copied_prefix.looks_like_copy(listing):
             return copied_prefix.read_copy(listing)
         raise NoLogError(self.objects.url, len(listing))

@@ -7,12 +7,11 @@ read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kstore.base.threads import Workers
-from kstore.errors import UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
 from kstore.objects.object_store import Objects
 from kstore.objects.remote_state import RemoteFile, RemoteState
@@ -57,14 +56,9 @@ def find_topics(
     return found
 
 
-def wanted_keys(topics: TierTopics, partitions: Collection[PartitionKey] | None, url: str) -> list[PartitionKey]:
-    """Return the partitions to read, sorted; raises `UnknownTopicOrPartitionError` for one that is not there."""
-    if partitions is None:
-        return sorted(topics.segments)
-    for topic, partition in partitions:
-        if (topic, partition) not in topics.segments:
-            raise UnknownTopicOrPartitionError(f"{url} has no segment of {topic}-{partition}")
-    return sorted(set(partitions))
+def chosen_keys(topics: TierTopics, only: PartitionKey | None) -> list[PartitionKey]:
+    """Return the partitions to read, sorted: all, or no other than `only`."""
+    return sorted(key for key in topics.segments if only in (None, key))
 
 
 def make_state(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kstore.errors import BackupError, UnknownTopicOrPartitionError
-from kstore.objects.aiven_tier import aiven_partitions, looks_like_aiven, read_aiven
+from kstore.errors import BackupError
+from kstore.objects.aiven_tier import looks_like_aiven, read_aiven
 from kstore.objects.open_objects import open_objects
 from kstore.objects.remote_state import RemotePartition, RemoteState, SegmentFacts
 from tests.support.aiven_writer import Segment, name_of, objects_of, segment_from
@@ -70,7 +70,7 @@ def test_checkpoints_tell_the_marks(tmp_path: Path, golden: Golden) -> None:
     assert state.files["replication-offset-checkpoint"].content == b"0\n1\nevents 0 400\n"
 
 
-def test_partitions_are_known_without_a_request(tmp_path: Path, golden: Golden) -> None:
+def test_objects_of_other_names_are_no_partitions(tmp_path: Path, golden: Golden) -> None:
     segment = canary(golden)[0]
     store = put(
         tmp_path / "tier",
@@ -78,25 +78,21 @@ def test_partitions_are_known_without_a_request(tmp_path: Path, golden: Golden) 
         objects_of(segment, topic="other-topic-1", partition=12),
         {"events-0/00000000000000000000.log": b"", "readme.txt": b"", f"events-{'x' * 22}/00/{'0' * 20}.log": b""},
     )
-    listing = list(store.list())
-    store.requests.clear()
-    assert aiven_partitions(listing) == [("events", 0), ("other-topic-1", 12)]
-    assert not store.requests
+    assert list(read_aiven(store, list(store.list())).partitions) == [("events", 0), ("other-topic-1", 12)]
 
 
-def test_only_the_manifests_of_asked_partitions_are_read(tmp_path: Path, golden: Golden) -> None:
+def test_only_the_manifests_of_the_asked_partition_are_read(tmp_path: Path, golden: Golden) -> None:
     segments = canary(golden)
     store = put(tmp_path / "tier", *(objects_of(each, partition=number) for number in (0, 1, 2) for each in segments))
     listing = list(store.list())
     store.requests.clear()
-    state = read_aiven(store, listing, partitions=[("events", 1)])
+    state = read_aiven(store, listing, only=("events", 1))
     assert list(state.partitions) == [("events", 1)]
     assert store.requests["get"] == len(segments) + 1
 
 
-def test_a_partition_that_is_not_there_is_an_error(tmp_path: Path, golden: Golden) -> None:
-    with pytest.raises(UnknownTopicOrPartitionError, match="no segment of events-7"):
-        state_of(tmp_path / "tier", objects_of(canary(golden)[0]), partitions=[("events", 7)])
+def test_a_partition_that_is_not_there_is_not_in_the_state(tmp_path: Path, golden: Golden) -> None:
+    assert not state_of(tmp_path / "tier", objects_of(canary(golden)[0]), only=("events", 7)).partitions
 
 
 @pytest.mark.parametrize("lacking", [".log", ".indexes", ".rsm-manifest"])

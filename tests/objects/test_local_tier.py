@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kstore.errors import BackupError, UnknownTopicOrPartitionError
+from kstore.errors import BackupError
 from kstore.objects.aiven_tier import looks_like_aiven
 from kstore.objects.copied_prefix import looks_like_copy
-from kstore.objects.local_tier import local_tier_partitions, looks_like_local_tier, read_local_tier
+from kstore.objects.local_tier import looks_like_local_tier, read_local_tier
 from kstore.objects.object_store import ObjectInfo
 from kstore.objects.remote_state import RemoteState
 from tests.support.aiven_writer import TOPIC_ID, Batch, Segment, batches_of, indexes_of, name_of, objects_of, segment_of
@@ -75,10 +75,11 @@ def test_a_segment_that_lacks_a_file_is_left_out(tmp_path: Path, log: list[Batch
     assert any("not finished" in note and f"63-{name_of(2)}" in note for note in state.notes)
 
 
-def test_another_partition_is_an_error(tmp_path: Path, log: list[Batch]) -> None:
+def test_another_partition_is_not_in_the_state(tmp_path: Path, log: list[Batch]) -> None:
     store = put(tmp_path, files_of(segments_of(log, (0, 63))[0], 1))
-    with pytest.raises(UnknownTopicOrPartitionError, match="no segment of events-1"):
-        read_local_tier(store, list(store.list()), [("events", 1)])
+    listing = list(store.list())
+    assert list(read_local_tier(store, listing, ("events", 0)).partitions) == [("events", 0)]
+    assert not read_local_tier(store, listing, ("events", 1)).partitions
 
 
 @pytest.mark.parametrize("suffix", [".log", ".leader_epoch_checkpoint"])
@@ -112,7 +113,6 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, log: list[Batc
 def test_other_names_are_passed_over(key: str) -> None:
     listing = [ObjectInfo(key, 10)]
     assert not looks_like_local_tier(listing)
-    assert local_tier_partitions(listing) == []
 
 
 def test_layouts_are_told_apart(tmp_path: Path, log: list[Batch]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import kstore
 from kstore.objects.local_objects import LocalObjects
-from kstore.objects.local_tier import local_tier_partitions, looks_like_local_tier, read_local_tier
+from kstore.objects.local_tier import looks_like_local_tier, read_local_tier
 from kstore.objects.remote_state import RemoteState
 from tests.kafka.kafka_broker import Cluster, Machine
 from tests.kafka.kafka_broker import machine as machine
@@ -110,7 +110,7 @@ def tier(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_the_broker_copied_many_segments_of_two_epochs(tier: Tier) -> None:
     assert looks_like_local_tier(tier.listing)
-    assert local_tier_partitions(tier.listing) == [("kept", 0), ("moved", 0)]
+    assert list(tier.state.partitions) == [("kept", 0), ("moved", 0)]
     for topic in TOPICS:
         found = tier.state.partitions[topic, 0]
         assert len(found.segments) > 3
