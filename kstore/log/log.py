@@ -175,7 +175,7 @@ class Log(Closing):
         if mode == "r":
             path, prefix = open_parent(path, remote)
         else:
-            refuse_to_write(path)
+            refuse_to_write(path, is_partition=True)
             remote.refuse_unused(path)
         try:
             return cls._open(path, mode, prefix, config, clock, max_decompressed_bytes, settings)

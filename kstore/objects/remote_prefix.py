@@ -67,11 +67,19 @@ def is_prefix(path: object) -> bool:
     return os.path.isfile(os.path.join(given, object_keys.MANIFEST))
 
 
-def refuse_to_write(path: object) -> None:
-    """Raise `ReadOnlyError` for the URL of a prefix, which is only read."""
+def refuse_to_write(path: object, *, is_partition: bool = False) -> None:
+    """Raise `ReadOnlyError` for the URL of a prefix and for a directory that has a backup, which are only read.
+
+    `is_partition` says that the path is the directory of a partition, which is in the one that has a backup.
+    """
     given = _text(path)
-    if given is not None and "://" in given:
+    if given is None:
+        return
+    if "://" in given:
         raise ReadOnlyError(f"{without_credentials(given)}: an object store is only read; open it with mode='r'")
+    place = os.path.dirname(os.path.abspath(given)) if is_partition else given
+    if os.path.isfile(os.path.join(place, object_keys.MANIFEST)):
+        raise ReadOnlyError(f"{place} has a backup, which is only read; open it with mode='r'")
 
 
 def _text(path: object) -> str | None:

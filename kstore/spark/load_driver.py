@@ -20,6 +20,7 @@ from kstore.disk import fs
 from kstore.errors import KStoreError, LogLockedError
 from kstore.files import load_files
 from kstore.objects import staged_objects
+from kstore.objects.remote_prefix import refuse_to_write
 from kstore.spark.object_staging import discard_objects
 from kstore.spark.spark_options import COMMIT_TIMEOUT
 from kstore.spark.spark_rows import COLUMNS
@@ -75,6 +76,7 @@ def commit(
     check_transaction(txn)
     if isinstance(root, Store):
         return root.adopt(rows, txn=txn, staging_dir=staging_dir, storage=storage)
+    refuse_to_write(root)
     own_area = None if staged_objects.is_url(staging_dir) else staging_dir
     deadline = time.monotonic() + (arguments.seconds("commit_timeout", commit_timeout) or 0.0)
     path = arguments.real_path("root", root)

@@ -32,6 +32,7 @@ from kstore.files.follower_file import read_role
 from kstore.files.topic_files import MAX_PARTITIONS
 from kstore.objects import staged_objects
 from kstore.objects.open_objects import open_objects
+from kstore.objects.remote_prefix import refuse_to_write
 from kstore.spark.spark_rows import COLUMNS, Row, Types, blocks, check, check_stamps, from_pandas, simple_name
 from kstore.spark.storage_options import StorageOptions
 from kstore.spark.task_attempt import Attempt, Topic
@@ -417,6 +418,8 @@ def stage(
                 f"or upload with ks.upload and adopt where it is"
             )
         staging = open_area(str(staging_dir), storage)
+    elif storage:
+        raise ConfigError("options of an object store are given, and the staging directory is no URL")
     else:
         staging = staging_directory(paths, staging_dir)
         remove_stale(paths, staging)
@@ -495,6 +498,7 @@ def _look(
     """Return the directories, the topics (or only `topic`), and the settings of topics that have none of their own."""
     if isinstance(root, Store):
         return root.paths, _topics(root, topic), root.config
+    refuse_to_write(root)
     path = arguments.real_path("root", root)
     if not fs.exists(path):
         return (path,), {}, LogConfig()

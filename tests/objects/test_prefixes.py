@@ -284,6 +284,19 @@ def test_a_url_that_lost_a_slash_makes_no_directory(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_directory_with_a_backup_is_not_opened_for_writing(tmp_path: Path) -> None:
+    with kstore.Store.open(tmp_path / "data") as store:
+        store.create_topic("orders", partitions=1)
+        store.append("orders", b"a")
+        kstore.backup(store, str(tmp_path / "backup")).close()
+    before = {path: path.read_bytes() for path in (tmp_path / "backup").rglob("*") if path.is_file()}
+    with pytest.raises(ReadOnlyError, match="has a backup"):
+        kstore.Store.open(tmp_path / "backup")
+    with pytest.raises(ReadOnlyError, match="has a backup"):
+        kstore.Log.open(tmp_path / "backup" / "orders-0")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "backup").rglob("*") if path.is_file()}
+
+
 def test_the_urls_of_a_partition_and_of_a_prefix_are_told_apart(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data") as store:
         store.create_topic("orders", partitions=1)

@@ -14,7 +14,7 @@ import pytest
 import kstore
 from kstore import cli
 from kstore import spark as ks
-from kstore.errors import ConfigError, LogLockedError
+from kstore.errors import ConfigError, LogLockedError, ReadOnlyError
 from kstore.spark.option_reader import OptionReader
 from kstore.spark.spark_options import READ_OPTIONS, WRITE_OPTIONS, WriteOptions
 from kstore.spark.storage_options import StorageOptions
@@ -249,3 +249,14 @@ def test_a_remote_batch_that_meets_a_lock_is_adopted_by_who_holds_it(tmp_path: P
     check(one)
     assert read(one.root, "out") != []
     assert keys_below(f"file://{tmp_path}/bucket") == []
+
+
+def test_logs_in_an_object_store_are_not_loaded_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ReadOnlyError, match="an object store is only read"):
+        ks.stage("s3://bucket/logs", topic="new", partitions=2)
+    with pytest.raises(ReadOnlyError, match="an object store is only read"):
+        ks.commit("s3://bucket/logs", [])
+    with pytest.raises(ConfigError, match="the staging directory is no URL"):
+        ks.stage("data", topic="new", partitions=2, storage={"region": "x"})
+    assert not list(tmp_path.iterdir())

@@ -15,7 +15,6 @@ from kstore.base.terminal import escaped
 from kstore.cli import command_times
 from kstore.cli.command_options import UsageError
 from kstore.cli.commands import object_store_options
-from kstore.disk import fs
 from kstore.errors import ReadOnlyError
 from kstore.objects.prefix_paths import is_remote, prefix_paths
 
@@ -93,10 +92,15 @@ def _below(root: str, rest: str) -> str:
 
 
 def refuse_urls(*paths: str) -> None:
-    """Raise `ReadOnlyError` if a path that a command writes to is the URL of an object store."""
+    """Raise `ReadOnlyError` if a path that a command writes to is a URL, or leads into the directory of a backup."""
     for path in paths:
-        if "://" in path and not fs.exists(path):
+        if is_remote(path):
             from kstore.objects.remote_objects import without_credentials
 
             shown = without_credentials(path)
-            raise ReadOnlyError(f"{shown}: an object store is only read; give a directory by its path")
+            what = (
+                "an object store is only read; give a directory by its path"
+                if "://" in path
+                else "a backup is only read"
+            )
+            raise ReadOnlyError(f"{shown}: {what}")
