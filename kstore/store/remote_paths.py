@@ -37,7 +37,7 @@ class OpenedPaths(NamedTuple):
             self.prefix.close()
 
 
-def open_paths(paths: Paths, mode: str, options: RemoteOptions, archive: str | None) -> OpenedPaths:
+def open_paths(paths: Paths, mode: str, options: RemoteOptions, archive: str | os.PathLike[str] | None) -> OpenedPaths:
     """Return the paths of log directories; mount a URL, or a directory with its archive.
 
     Raises `ReadOnlyError` for a URL that is not opened to read, and `ConfigError` for arguments that do not fit.
@@ -61,7 +61,7 @@ def open_paths(paths: Paths, mode: str, options: RemoteOptions, archive: str | N
     return OpenedPaths((prefix.root,), (prefix.url,), prefix)
 
 
-def _join(paths: tuple[str, ...], mode: str, options: RemoteOptions, archive: str) -> OpenedPaths:
+def _join(paths: tuple[str, ...], mode: str, options: RemoteOptions, archive: str | os.PathLike[str]) -> OpenedPaths:
     if mode != "r":
         raise ConfigError("archive is given, and mode is 'a'; an archive is only read: mode='r'")
     if len(paths) > 1:

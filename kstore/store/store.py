@@ -128,7 +128,7 @@ class Store(Closing):
         storage: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         until: datetime | int | None = None,
-        archive: str | None = None,
+        archive: str | os.PathLike[str] | None = None,
         with_deleted: bool = False,
         **settings: Unpack[StoreSettings],
     ) -> Self:
@@ -163,15 +163,15 @@ class Store(Closing):
                 bytes are only kept in memory, up to 48 MiB.
             until: The time of a backup's state: an aware `datetime`, or milliseconds since the epoch. By default the
                 newest state.
-            archive: The URL of a prefix with the same logs. Offsets below the first segment in the directory are read
-                from there. Only with mode "r" and one directory.
+            archive: The URL of a prefix with the same logs, or the path of one on this machine. Offsets below the first
+                segment in the directory are read from there. Only with mode "r" and one directory.
             with_deleted: Whether to read the segments of a backup that retention has deleted, as long as its restore
                 window keeps them. With `archive` they always are.
             **settings: Settings as keywords, such as `segment_bytes` or `log_retention_check_interval_ms`; they
                 override `config`.
 
         Raises:
-            ReadOnlyError: If mode is "a" and a path is a URL.
+            ReadOnlyError: If mode is "a" and a path is a URL or has a backup.
             LogLockedError: If a broker, another store or a single log has locked a directory.
             ConfigError: If a setting is unknown or out of range, or if a path is the directory of a partition, not a
                 log directory.
