@@ -159,7 +159,7 @@ def test_a_log_of_the_files_has_what_consumers_read(tier: Tier, tmp_path: Path) 
 
 def test_the_tier_below_its_directory_reads_the_same(tier: Tier) -> None:
     inside = LocalObjects(f"{tier.objects.path}/kafka-tiered-storage")
-    found = read_local_tier(inside, list(inside.list()), [("moved", 0)])
+    found = read_local_tier(inside, list(inside.list()), ("moved", 0))
     assert list(found.partitions) == [("moved", 0)]
     assert found.partitions["moved", 0].segments == tier.state.partitions["moved", 0].segments
 
