@@ -231,14 +231,12 @@ def test_scan(server: S3Directory, root: Path) -> None:
         with kstore.backup(store, str(root / BUCKET / "spark"), every=3600) as backup:
             backup.flush()
     server.set(latency=LATENCY, bandwidth=0)
-    storage: dict[str, Any] = {
-        f"storage.{name}": value for name, value in options(server.port).items() if name != "client_options"
-    }
-    storage["storage.allow_http"] = "true"
+    storage = {name: value for name, value in options(server.port).items() if name != "client_options"}
+    storage["allow_http"] = True
     session = start("local-cluster[2,1,1024]")
     try:
         seconds = by_turns({
-            "kstore": lambda: to_nowhere(ks.scan(session, url("spark"), subscribe="orders", **storage)),
+            "kstore": lambda: to_nowhere(ks.scan(session, url("spark"), subscribe="orders", storage=storage)),
             LOCAL: lambda: to_nowhere(ks.scan(session, str(root / "spark"), subscribe="orders")),
         })  # fmt: skip
     finally:

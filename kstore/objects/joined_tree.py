@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ class _LocalFile:
     def __init__(self, path: str, real: str) -> None:
         self.path = path
         self._fd = fs.open(real)
+        weakref.finalize(self, fs.close, self._fd).atexit = False
 
     @property
     def status(self) -> os.stat_result:
@@ -37,10 +39,6 @@ class _LocalFile:
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         return fs.pread_into(self._fd, buffer, position)
-
-    def __del__(self) -> None:
-        if (fd := getattr(self, "_fd", -1)) >= 0:
-            fs.close(fd)
 
 
 class JoinedTree(RemoteTree):

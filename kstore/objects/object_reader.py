@@ -34,8 +34,11 @@ AT_ONCE = 8
 """The most requests that a plan has in flight."""
 THREADS = 16
 MEMORY_BYTES = 48 << 20
-AHEAD_BYTES = 48 << 20
+"""The most bytes of runs that are kept after they were read."""
+AHEAD_BYTES = 64 << 20
 """The most bytes of runs that were requested and not yet read, of all plans together."""
+ABANDONED_S = 10.0
+"""A run that was requested so long ago and was not read is forgotten if there is no room for others."""
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.05
 
@@ -65,16 +68,22 @@ class Cost(NamedTuple):
 class _Run:
     """The bytes `[start, end)` of a range, fetched or being fetched."""
 
-    __slots__ = ("end", "is_used", "plan", "range", "start", "task")
+    __slots__ = ("asked", "end", "is_used", "plan", "range", "start", "task")
 
     def __init__(self, of: ObjectRange, start: int, end: int, plan: ReadPlan | None) -> None:
         self.range, self.start, self.end, self.plan = of, start, end, plan
+        self.asked = time.monotonic()
         self.is_used = False
         self.task: Task[memoryview]
 
     @property
     def length(self) -> int:
         return self.end - self.start
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a plan has requested the run, and it was not read."""
+        return self.plan is not None and not self.is_used
 
     def blocks(self) -> range:
         return range(self.start // BLOCK_BYTES, -(-self.end // BLOCK_BYTES))
@@ -135,6 +144,10 @@ class ObjectReader:
             self._runs.clear()
         self._workers.shutdown(cancel=True)
 
+    def forget_etags(self) -> None:
+        """Accept other contents of objects from now on, as after the state was read again."""
+        self._etags = {}
+
     def read_into(self, of: ObjectRange, position: int, target: memoryview) -> None:
         """Fill `target` with the bytes of a range from `position` on. Raises `BackupError` if that fails."""
         done = 0
@@ -157,6 +170,12 @@ class ObjectReader:
         return ReadPlan(self, pieces)
 
     def may_fetch_ahead(self) -> bool:
+        """Return whether there is room; runs of readers that have given up are forgotten if there is none."""
+        if self._ahead_bytes >= AHEAD_BYTES:
+            limit = time.monotonic() - ABANDONED_S
+            with self._lock:
+                for run in [each for each in self._runs if each.is_ahead and each.asked < limit and each.task.done]:
+                    self._forget(run)
         return self._ahead_bytes < AHEAD_BYTES and not self._closed
 
     def fetch_ahead(self, of: ObjectRange, start: int, end: int, plan: ReadPlan) -> int:
@@ -213,14 +232,13 @@ class ObjectReader:
         return run
 
     def _evict(self) -> None:
-        """Forget the runs that were not used for the longest time; those not yet read come last."""
-        if self._bytes <= self._memory_bytes:
+        """Forget the runs that were not used for the longest time; those that a plan has requested are kept."""
+        if self._bytes - self._ahead_bytes <= self._memory_bytes:
             return
-        for only_used in (True, False):
-            for run in [each for each in self._runs if each.task.done and (each.is_used or not only_used)]:
-                self._forget(run)
-                if self._bytes <= self._memory_bytes:
-                    return
+        for run in [each for each in self._runs if each.task.done and not each.is_ahead]:
+            self._forget(run)
+            if self._bytes - self._ahead_bytes <= self._memory_bytes:
+                return
 
     def _forget(self, run: _Run) -> None:
         if self._runs.pop(run, run) is None:

@@ -153,7 +153,9 @@ class RemotePrefix(Closing):
     def refresh(self) -> None:
         """Read what the prefix holds now."""
         try:
-            self.tree.replace(self._read())
+            state = self._read()
+            self.reader.forget_etags()
+            self.tree.replace(state)
         except BackupError as error:
             raise StorageError(errno.EREMOTEIO, str(error), self.root) from error
 
