@@ -104,7 +104,7 @@ class Stage:
         return self._plan.root
 
     @property
-    def storage(self) -> StorageOptions | None:
+    def storage(self) -> Mapping[str, Any] | None:
         """The options of the object store. Its text has only their names."""
         return self._plan.storage
 
