@@ -76,7 +76,7 @@ def test_the_overview_names_every_command_in_order(capsys: pytest.CaptureFixture
     ("arguments", "told"),
     [
         (["ofsets"], "do you mean offsets?"),
-        (["no-such"], "there is append"),
+        (["no-such"], "there is adopt"),
         (["cat"], "required: DIR ('kstore cat --help' tells more)"),
         (["cat", "x-0", "--no-such"], "--no-such"),
         (["cat", "x-0", "--offset", "x"], "--offset"),
