@@ -18,6 +18,7 @@ from kstore.disk.mounts import DirectoryEntry, status_of
 from kstore.errors import StorageError
 from kstore.files import checkpoint, names
 from kstore.objects.object_reader import ObjectReader
+from kstore.objects.remote_bytes import cut_file
 from kstore.objects.remote_state import UNKNOWN, RemoteFile, RemotePartition, RemoteState
 from kstore.objects.remote_tree import RemoteTree, entry_of_file, status_of_file
 
@@ -92,7 +93,7 @@ class JoinedTree(RemoteTree):
         files = {name: file for name, file in archived.files.items() if _is_of(name, older)}
         if position != UNKNOWN:
             name = names.log_name(older[-1])
-            files[name] = files[name]._replace(length=position)
+            files[name] = cut_file(files[name], position)
         segments = {base: archived.segments[base] for base in older}
         segments[older[-1]] = segments[older[-1]]._replace(end_offset=first)
         return replace(archived, files=files, segments=segments, end_offset=first)

@@ -292,12 +292,12 @@ class ObjectReader:
 
     def _fetch(self, of: ObjectRange, start: int, end: int) -> memoryview:
         name = f"{self.objects.url}|{of.key}|{of.etag or of.crc}|{of.position}|{of.length}|{start}|{end}"
-        may_keep = self._cache is not None and (of.etag is not None or of.crc != UNKNOWN)
-        if may_keep and self._cache is not None and (kept := self._cache.get(name, end - start)) is not None:
+        cache = None if of.etag is None and of.crc == UNKNOWN else self._cache
+        if cache is not None and (kept := cache.get(name, end - start)) is not None:
             return memoryview(kept)
         data = self._request(of, start, end)
-        if may_keep and self._cache is not None:
-            self._cache.put(name, data)
+        if cache is not None:
+            cache.put(name, data)
         return data
 
     def _request(self, of: ObjectRange, start: int, end: int) -> memoryview:

@@ -44,9 +44,14 @@ def is_remote(path: str) -> bool:
     if "://" in path:
         return not mounts.is_mounted(path) and not fs.exists(path)
     for prefix, rest in prefix_paths(path):
-        if os.path.isfile(os.path.join(prefix, MANIFEST)):
+        if has_backup(prefix):
             return not rest or names.is_partition_name(rest) or not fs.exists(path)
     return False
+
+
+def has_backup(directory: str) -> bool:
+    """Return whether a directory of this machine has the manifest of a backup."""
+    return os.path.isfile(os.path.join(directory, MANIFEST))
 
 
 def _may_be(name: str, rest: str) -> bool:

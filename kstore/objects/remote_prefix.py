@@ -25,7 +25,7 @@ from kstore.objects.backup_state import History
 from kstore.objects.block_cache import BlockCache
 from kstore.objects.object_reader import ObjectReader
 from kstore.objects.open_objects import SCHEMES, open_objects
-from kstore.objects.prefix_paths import is_file_name
+from kstore.objects.prefix_paths import has_backup, is_file_name
 from kstore.objects.remote_objects import without_credentials
 from kstore.objects.remote_state import RemoteState
 from kstore.objects.remote_tree import RemoteTree
@@ -64,7 +64,7 @@ def is_prefix(path: object) -> bool:
         return False
     if "://" in given:
         return not os.path.exists(given)
-    return os.path.isfile(os.path.join(given, object_keys.MANIFEST))
+    return has_backup(given)
 
 
 def refuse_to_write(path: object, *, is_partition: bool = False) -> None:
@@ -78,7 +78,7 @@ def refuse_to_write(path: object, *, is_partition: bool = False) -> None:
     if "://" in given:
         raise ReadOnlyError(f"{without_credentials(given)}: an object store is only read; open it with mode='r'")
     place = os.path.dirname(os.path.abspath(given)) if is_partition else given
-    if os.path.isfile(os.path.join(place, object_keys.MANIFEST)):
+    if has_backup(place):
         raise ReadOnlyError(f"{place} has a backup, which is only read; open it with mode='r'")
 
 

@@ -139,9 +139,13 @@ class RemoteTree:
 
     def pieces(self, spans: Iterable[tuple[str, int, int]]) -> Iterator[Piece]:
         """Yield the pieces of ranges that are these bytes of files."""
+        looked_at: str | None = None
+        files: Mapping[str, RemoteFile] = {}
         for path, start, end in spans:
             directory, _, name = path.rpartition("/")
-            file = self.files_of(directory).get(name)
+            if directory != looked_at:
+                looked_at, files = directory, self.files_of(directory)
+            file = files.get(name)
             at = 0
             for each in () if file is None else file.ranges:
                 if at < end and start < at + each.length:

@@ -1,9 +1,8 @@
 """Writes segments as Aiven's plugin for tiered storage does, for tests of their reader.
 
-The plugin is published neither on Maven Central nor elsewhere as an artifact that a test could run, so this follows the
-format that its sources and documents describe: the names of objects, the JSON of the manifest (version 1), the binary
-form of the sizes of chunks, and the index files one after another in one object. The segments themselves are those of
-golden sets, or are cut out of them.
+No artifact of the plugin was found on Maven Central, so this follows the format that its sources and pages describe:
+the names of objects, the JSON of the manifest (version 1), the binary form of the sizes of chunks, and the index files
+one after another in one object. The segments themselves are those of golden sets, or are cut out of them.
 """
 
 from __future__ import annotations
