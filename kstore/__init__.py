@@ -38,7 +38,6 @@ if _typing.TYPE_CHECKING:
     from kstore.decoders.json_values import JsonValues
     from kstore.decoders.protobuf_values import ProtobufValues
     from kstore.log.async_stream import Stream
-    from kstore.log.compaction.compaction_outlook import CompactionOutlook
     from kstore.log.log import Log
     from kstore.log.log_table import LogTable
     from kstore.log.reading.fetch import FetchResult
@@ -56,6 +55,7 @@ if _typing.TYPE_CHECKING:
     from kstore.store.topics.topic_stream import TopicStream
     from kstore.types import (
         AppendInfo,
+        CompactionOutlook,
         CompactionStats,
         RecordMetadata,
         Restored,
@@ -163,7 +163,6 @@ _OWNERS = {
     "kstore.decoders.json_values": ("JsonValues",),
     "kstore.decoders.protobuf_values": ("ProtobufValues",),
     "kstore.log.async_stream": ("Stream",),
-    "kstore.log.compaction.compaction_outlook": ("CompactionOutlook",),
     "kstore.log.log_table": ("LogTable",),
     "kstore.log.log": ("Log",),
     "kstore.log.segments.producer_state": ("KeptBatch", "ProducerInfo"),
@@ -181,6 +180,7 @@ _OWNERS = {
     "kstore.store.topics.topic_stream": ("TopicStream",),
     "kstore.types": (
         "AppendInfo",
+        "CompactionOutlook",
         "CompactionStats",
         "RecordMetadata",
         "Restored",

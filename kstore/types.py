@@ -111,6 +111,58 @@ class CompactionStats:
     """How long it took."""
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionOutlook:
+    """Says why nothing of a log is cleaned, or which part will be cleaned, and when.
+
+    Immutable, so threads may share it.
+    """
+
+    explanation: str
+    """What is cleaned and what is not, and why, in words."""
+
+    due_ms: int | None
+    """When a cleaner's pass first selects the log if nothing more is appended, in milliseconds since the epoch; None if
+    none does. If the next pass selects it, the time of the call.
+    """
+
+    first_dirty_offset: int
+    """Everything below it has been cleaned."""
+
+    first_uncleanable_offset: int
+    """Nothing at or above it is cleaned now."""
+
+    clean_bytes: int
+    """Bytes of the segments that start below the first dirty offset."""
+
+    cleanable_bytes: int
+    """Bytes of the segments that are dirty and may be cleaned now."""
+
+    ratio: float | None
+    """`cleanable_bytes` divided by the sum of both; must exceed `min.cleanable.dirty.ratio`. None if both are 0."""
+
+    held_offset: int | None
+    """The offset of the record that `min.compaction.lag.ms` waits for; None if it waits for none."""
+
+    held_timestamp: int | None
+    """The timestamp of that record, or the time of its segment's file if no record there has a timestamp."""
+
+    forced_ms: int | None
+    """The time from which `max.compaction.lag.ms` forces a cleaning at any ratio; None if it never does."""
+
+    transaction_producer_id: int | None
+    """The producer id of the open transaction that ends the cleanable part; None if none does."""
+
+    transaction_offset: int | None
+    """The first offset of that transaction."""
+
+    transaction_since_ms: int | None
+    """The timestamp of its first record."""
+
+    failure: str | None
+    """Why the last cleaning failed; None if it did not, or if the log is open for reading only."""
+
+
 class RecordMetadata(NamedTuple):
     """Where a store appended a record."""
 

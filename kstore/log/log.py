@@ -49,7 +49,6 @@ from kstore.log.column_reads import (
     read_chunk,
 )
 from kstore.log.compaction import compact_log, compaction_stats
-from kstore.log.compaction.compaction_outlook import CompactionOutlook
 from kstore.log.compaction.compaction_outlook import outlook as compaction_outlook
 from kstore.log.log_table import LogTable, checked, collect
 from kstore.log.opening import Marks, check_place, load_writer, lock_partition, take_marks, take_role
@@ -70,7 +69,7 @@ from kstore.log.writing.housekeeping import Housekeeper
 from kstore.log.writing.retention import Deletion, Outlook
 from kstore.log.writing.writer import Writer
 from kstore.objects.remote_prefix import RemoteOptions, RemotePrefix, open_parent, refuse_to_write
-from kstore.types import AppendInfo, CompactionStats, SegmentInfo, TimestampOffset
+from kstore.types import AppendInfo, CompactionOutlook, CompactionStats, SegmentInfo, TimestampOffset
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]

@@ -22,23 +22,26 @@ PACKAGES = (
     "config",
     "codec",
     "columns",
+    "explained",
     "files",
     "objects",
     "log",
     "store",
+    "planning",
     "tools",
     "copies",
     "metrics",
     "decoders",
     "datasets",
     "spark",
+    "ui",
     "cli",
     "testing",
 )
 
 # Parts of a package, and files between them, in the same order. What a list does not name comes after it.
 INSIDE = {
-    "log": ("segments", "reading", "writing", "compaction"),
+    "log": ("segments", "reading", "writing", "compaction", "explaining"),
     "store": (
         "catalog",
         "directory_choice",
@@ -85,13 +88,15 @@ INSIDE = {
 # Packages that no other package needs, and those of them that each may import: the command line shows what the others
 # do; metrics are exported of copies; tests verify with the tools, and register the data source with Spark.
 LEAVES: dict[str, set[str]] = {
+    "planning": set(),
     "tools": set(),
     "copies": set(),
     "metrics": {"copies"},
     "decoders": set(),
     "datasets": {"decoders"},
     "spark": set(),
-    "cli": {"tools", "copies", "metrics", "decoders", "datasets", "spark"},
+    "ui": {"planning", "tools"},
+    "cli": {"planning", "ui", "tools", "copies", "metrics", "decoders", "datasets", "spark"},
     "testing": {"tools", "spark"},
 }
 

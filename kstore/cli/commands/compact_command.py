@@ -13,10 +13,9 @@ from kstore.cli.commands import mounted_paths, partition_pass
 from kstore.cli.commands.partition_pass import PartitionPass, Result
 from kstore.cli.progress import Progress
 from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
-from kstore.log.compaction.compaction_outlook import CompactionOutlook
 from kstore.log.log import Log
 from kstore.store.store import Store
-from kstore.types import CompactionStats
+from kstore.types import CompactionOutlook, CompactionStats
 
 __all__ = ["run"]
 

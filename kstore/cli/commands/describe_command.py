@@ -21,6 +21,7 @@ from kstore.columns._columns import Columns
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, CorruptRecordError, KStoreError, StorageError
+from kstore.explained.log_picture import LogFacts, close_up_of, picture
 from kstore.files import checkpoint, load_files, names
 from kstore.files.follower_file import read_role
 from kstore.files.index_file import OffsetIndex, TimeIndex
@@ -30,7 +31,6 @@ from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.catalog import Entry
 from kstore.tools.check import recheck
-from kstore.tools.log_picture import LogFacts, close_up_of, picture
 from kstore.types import SegmentInfo
 
 __all__ = ["run"]

@@ -13,7 +13,7 @@ import pytest
 import kstore
 from kstore import cli
 from kstore.base.numbers import size
-from kstore.tools.log_picture import LogFacts, close_up_of, picture
+from kstore.explained.log_picture import LogFacts, close_up_of, picture
 from kstore.types import SegmentInfo
 from tests.conftest import ManualClock
 from tests.golden import goldensets

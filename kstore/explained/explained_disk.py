@@ -1,0 +1,102 @@
+"""The facts of `Store.explain`: what takes the space of a store's directories, what holds it, and what would free it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DiskExplanation", "ExplainedPartition", "HeldBytes", "Remedy"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """Bytes of a partition that one cause holds.
+
+    Immutable, so threads may share it.
+    """
+
+    cause: str
+    """A name of `ExplainedSegment.holds`, or "deleted" (files that wait for `file.delete.delay.ms`)."""
+    size_bytes: int
+    """The bytes."""
+    explanation: str
+    """What holds them, and until when, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPartition:
+    """The space of one partition.
+
+    Immutable, so threads may share it.
+    """
+
+    topic: str
+    """The topic."""
+    partition: int
+    """The partition's number."""
+    path: str
+    """Its directory."""
+    log_bytes: int
+    """Bytes of its `.log` files in use."""
+    disk_bytes: int
+    """Space that all its files take."""
+    segments: int
+    """Its segments."""
+    expired_bytes: int
+    """Bytes that the next check deletes."""
+    held: tuple[HeldBytes, ...]
+    """What holds the other bytes, largest first."""
+    error: str | None
+    """Why the partition cannot be read; None if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A setting that would free space.
+
+    Immutable, so threads may share it.
+    """
+
+    topic: str
+    """The topic that it is for."""
+    setting: str
+    """The setting, and the value to give it, such as "retention.ms=86400000"."""
+    freed_bytes: int
+    """Log bytes that the next check would delete with it, beyond what it deletes anyway."""
+    explanation: str
+    """The effect in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskExplanation:
+    """What takes the space of a store's directories, what holds it, and what would free it.
+
+    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the partitions; notebooks show a picture.
+    Immutable, so threads may share it.
+    """
+
+    paths: tuple[str, ...]
+    """The log directories."""
+    at_ms: int
+    """The moment that is explained, in milliseconds since the epoch."""
+    partitions: tuple[ExplainedPartition, ...]
+    """The partitions, the largest first."""
+    topics: Mapping[str, int]
+    """Space on the disk by topic, the largest first."""
+    disk_bytes: int
+    """Space that everything takes."""
+    other_bytes: int
+    """The part of it outside of partitions: staged loads, directories of deleted partitions, checkpoints."""
+    free_bytes: int | None
+    """Space that is free on the file system; None if it is not known."""
+    remedies: tuple[Remedy, ...]
+    """Settings that would free space, the most effective first."""
+    note: str | None
+    """What to know about the settings, as in `Explanation.note`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        return asdict(self)
