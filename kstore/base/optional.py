@@ -84,6 +84,21 @@ def opentelemetry_metrics(user: str) -> Any:
     return _library(user, "opentelemetry.metrics", "OpenTelemetry", "opentelemetry")
 
 
+def starlette(user: str, module: str = "starlette") -> Any:
+    """Import Starlette or a module of it, or raise a `ConfigError` that names `user`."""
+    return _library(user, module, "Starlette", "ui")
+
+
+def jinja2(user: str) -> Any:
+    """Import Jinja2, or raise a `ConfigError` that names `user`."""
+    return _library(user, "jinja2", "Jinja2", "ui")
+
+
+def uvicorn(user: str) -> Any:
+    """Import uvicorn, or raise a `ConfigError` that names `user`."""
+    return _library(user, "uvicorn", "uvicorn", "ui")
+
+
 def _library(user: str, module: str, name: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The facts of `Store.explain`: what takes the space of a store's directories, what holds it, and what would free it."""
+"""The facts of `Store.explain`: what takes the space of directories, what holds it, and what would free it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Remedy:
 class DiskExplanation:
     """What takes the space of a store's directories, what holds it, and what would free it.
 
-    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the partitions; notebooks show a picture.
+    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of partitions; notebooks show a picture.
     Immutable, so threads may share it.
     """
 
