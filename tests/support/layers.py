@@ -55,6 +55,7 @@ INSIDE = {
         "manager",
         "read_only_logs",
         "disk_usage",
+        "remedies",
         "explain_store",
         "compact_store",
         "store_stats",
