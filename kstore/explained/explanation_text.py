@@ -5,13 +5,14 @@ Text from the log is escaped, so it may be printed on a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kstore.base import times
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
+from kstore.explained.segment_words import fate, hold_words, roll_words
 
 if TYPE_CHECKING:
     from kstore.explained.explanation import CheckTimes, ExplainedRecord, ExplainedSegment, Explanation
@@ -20,7 +21,7 @@ __all__ = ["explanation_text"]
 
 _FIRST, _LAST = 8, 4  # of a long log: the segments that go next, and the newest ones
 _SENTENCES = 6  # reasons in words, each for the first segment that it keeps
-_HEADER = ("segment", "size", "first timestamp", "greatest timestamp", "rolled because", "kept because", "can go")
+_HEADER = ("segment", "size", "first timestamp", "greatest timestamp", "rolled by", "kept by", "goes")
 
 
 def explanation_text(found: Explanation, *, everything: bool = False) -> str:
@@ -35,7 +36,7 @@ def _lines(found: Explanation, *, everything: bool) -> Iterator[str]:
     yield f"{found.topic}-{found.partition} at {found.path}, at {times.show(found.at_ms)}"
     yield from (f"  {line}" for line in _marks(found))
     yield ""
-    yield from _table(found.segments, everything=everything)
+    yield from _table(found.segments, found.at_ms, everything=everything)
     yield ""
     yield from _reasons(found.segments)
     if any(segment.compaction is not None for segment in found.segments):
@@ -92,46 +93,34 @@ def _deleted(found: Explanation) -> str:
 # --- segments ---------------------------------------------------------------------------------------------------------
 
 
-def _table(segments: Sequence[ExplainedSegment], *, everything: bool) -> Iterator[str]:
+def _table(segments: Sequence[ExplainedSegment], at_ms: int, *, everything: bool) -> Iterator[str]:
     hidden: Sequence[ExplainedSegment] = ()
     if not everything and len(segments) > _FIRST + _LAST + 1:
         hidden = segments[_FIRST:-_LAST]
         segments = (*segments[:_FIRST], *segments[-_LAST:])
-    lines = table_lines(_HEADER, map(_row, segments))
+    lines = table_lines(_HEADER, (_row(segment, at_ms) for segment in segments))
     if hidden:
         total = size(sum(segment.size_bytes for segment in hidden))
-        why = ", ".join(dict.fromkeys(_words(segment.holds) for segment in hidden))
-        lines.insert(1 + _FIRST, f"  ... {len(hidden)} segments, {total} (kept because: {why}); --all shows them")
+        why = "; ".join(dict.fromkeys(map(_kept, hidden)))
+        lines.insert(1 + _FIRST, f"  ... {len(hidden)} segments, {total} (kept by: {why}); --all shows them")
     yield from lines
 
 
-def _row(segment: ExplainedSegment) -> tuple[object, ...]:
-    rolled = "-" if segment.is_active else (segment.roll_reason or "not known").replace("_", " ")
+def _row(segment: ExplainedSegment, at_ms: int) -> tuple[object, ...]:
+    rolled = roll_words(segment) or "not known"
     return (
         segment.base_offset,
         size(segment.size_bytes),
         times.show(segment.first_timestamp),
         times.show(segment.max_timestamp),
-        "active" if segment.is_active else f"{rolled} ?" if segment.is_roll_inferred else rolled,
-        _words(segment.holds),
-        _when(segment),
+        rolled.removeprefix("rolled by ").removeprefix("rolled: "),
+        _kept(segment),
+        fate(segment, times.show, at_ms).removeprefix("goes "),
     )
 
 
-def _words(names: Iterable[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names)
-
-
-def _when(segment: ExplainedSegment) -> str:
-    """Return when a segment can be deleted: from and to, or after how many more bytes."""
-    ways = []
-    if segment.earliest_ms is not None and segment.latest_ms is not None:
-        ways.append(f"{times.show(segment.earliest_ms)} to {times.show(segment.latest_ms)}")
-    elif segment.earliest_ms is not None or segment.due_ms is not None:
-        ways.append(f"from {times.show(segment.due_ms if segment.earliest_ms is None else segment.earliest_ms)} on")
-    if segment.bytes_left:
-        ways.append(f"after {size(segment.bytes_left)} more")
-    return " or ".join(ways) or "never"
+def _kept(segment: ExplainedSegment) -> str:
+    return hold_words(segment.holds).removeprefix("kept by ").removeprefix("kept: ")
 
 
 def _reasons(segments: Sequence[ExplainedSegment]) -> Iterator[str]:
