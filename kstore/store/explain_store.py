@@ -38,7 +38,7 @@ _CAUSES = (
 
 
 def explain(
-    metadata: Metadata, topic: str | None, at_ms: int, progress: Callable[[int, int], object] = lambda *_: None
+    metadata: Metadata, topic: str | None, at_ms: int, progress: Callable[[int, int], None] | None
 ) -> DiskExplanation:
     """Return what takes the space of a store's directories, or of one topic; see `Store.explain`."""
     current = metadata.current()
@@ -48,7 +48,8 @@ def explain(
     cases: dict[str, list[Case]] = {}
     note: str | None = None
     for done, entry in enumerate(entries):
-        progress(done, len(entries))
+        if progress is not None:
+            progress(done, len(entries))
         usage = meter.partition(entry.path)
         try:
             if entry.failure is not None:
