@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kstore.base import times
 from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig
 from kstore.disk import fs
@@ -92,7 +91,7 @@ def is_of_broker(root: str) -> bool:
 def would_delete(deletions: Iterable[Sequence[Deletion]]) -> str:
     """Return what Kafka's default of `retention.ms` would do; `deletions` has what it deletes of each partition."""
     by_partition = [gone for gone in deletions if gone]
-    default = f"Kafka's default of retention.ms = {times.span(KAFKA_RETENTION_MS)}"
+    default = f"Kafka's default of {KAFKA_RETENTION_MS // 86_400_000} days (retention.ms={KAFKA_RETENTION_MS})"
     if not by_partition:
         return f"{default} would delete nothing yet"
     segments = [deletion for gone in by_partition for deletion in gone]
