@@ -122,8 +122,13 @@ def _row(segment: ExplainedSegment, clock: Callable[[int | None], str], at_ms: i
         clock(segment.max_timestamp),
         rolled.removeprefix("rolled by ").removeprefix("rolled: "),
         _kept(segment),
-        fate(segment, clock, at_ms).removeprefix("goes "),
+        _when(segment, clock, at_ms),
     )
+
+
+def _when(segment: ExplainedSegment, clock: Callable[[int | None], str], at_ms: int) -> str:
+    words = fate(segment, clock, at_ms)
+    return "never" if words == "is not deleted" else words.removeprefix("goes ")
 
 
 def _kept(segment: ExplainedSegment) -> str:

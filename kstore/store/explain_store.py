@@ -97,8 +97,10 @@ def _look(entry: Entry, metadata: Metadata, at_ms: int) -> tuple[Explanation, Ca
 
 
 def _explained(log: Log, at_ms: int) -> tuple[Explanation, Case]:
+    view = HostedLog(log).view
+    view.check_end()
     explanation = log.explain(at=at_ms)
-    return explanation, case_of(HostedLog(log).view, log.config, explanation)
+    return explanation, case_of(view, log.config, explanation)
 
 
 def _unreadable(entry: Entry, usage: Usage, error: KStoreError) -> ExplainedPartition:
@@ -182,7 +184,8 @@ def _why(cause: str, segments: Sequence[ExplainedSegment], explanation: Explanat
     name += f" and {len(segments) - 1} more" if len(segments) > 1 else ""
     until = "" if first.due_ms is None else f" until {times.show(first.due_ms)}"
     if cause == "no_limit":
-        return f"{name}: neither retention.ms nor retention.bytes sets a limit"
+        known = "" if explanation.note is None else ", as far as is known (see the note)"
+        return f"{name}: neither retention.ms nor retention.bytes sets a limit{known}"
     if cause == "policy":
         policy = settings["cleanup.policy"] or "empty"
         cleaning = f"; {explanation.compaction.explanation}" if first.compaction is not None else ""

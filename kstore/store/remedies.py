@@ -109,7 +109,7 @@ def _by_size(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]]
     effect = _effect(cases, anyway, {"retention.bytes": limit}, at_ms)
     if effect.freed_bytes:
         explanation = (
-            f"deletes {effect}, the oldest first, whatever their age; each partition keeps at least {size(limit)}, "
+            f"deletes the oldest, {effect}, whatever the age; each partition keeps at least {size(limit)}, "
             f"half of what the largest one has; {_instead('retention.bytes', now)}"
         )
         yield Remedy(topic, f"retention.bytes={limit}", effect.freed_bytes, explanation)
