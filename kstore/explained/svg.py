@@ -41,6 +41,7 @@ _COLOURS = (
     ("inkline", "stroke", "#1b2430", "#e6eaf0"),
     ("grid", "stroke", "#dfe5ec", "#2c343e"),
     ("edge", "stroke", "#7d93ad", "#6f89a8"),
+    ("edgeink", "fill", "#7d93ad", "#6f89a8"),
     ("sealed", "fill", "#d6e4f7", "#2b4160"),
     ("active", "fill", "#fdeac2", "#5a4719"),
     ("before", "fill", "#e7e9ec", "#2a2f36"),
@@ -52,6 +53,8 @@ _COLOURS = (
     ("futureink", "fill", "#6a3aa8", "#c9adf0"),
     ("clean", "fill", "#bfe3cd", "#1f4f37"),
     ("dirty", "fill", "#f6cfa6", "#6a4316"),
+    ("bounded", "fill", "#bfe0e6", "#1d4a52"),
+    ("uncommitted", "fill", "#ddd3c6", "#4b4238"),
     ("nowink", "fill", "#0b57d0", "#8ab4f8"),
     ("nowline", "stroke", "#0b57d0", "#8ab4f8"),
     ("timeindex", "fill", "#0b7a6f", "#5fd0c2"),
@@ -60,7 +63,7 @@ _COLOURS = (
     ("offsetline", "stroke", "#b1460f", "#f2a071"),
     ("found", "fill", "#ffd36b", "#8a6a12"),
 )
-_FILLS = {"edge": "edge", "inkline": "ink", "goingline": "goingink", "nowline": "nowink"}
+_FILLS = {"edge": "edgeink", "inkline": "ink", "goingline": "goingink", "nowline": "nowink"}
 _FILLS |= {"timeline": "timeindex", "offsetline": "offsetindex"}
 
 # The widths of characters in ems, as in DejaVu Sans and Verdana, which are wider than other fonts of screens.
