@@ -75,10 +75,13 @@ def _facts(view: View) -> tuple[Marks, list[KnownSegment]]:
 
 
 def find_remedies(topic: str, cases: Sequence[Case], at_ms: int) -> list[Remedy]:
-    """Return settings that would free space in the partitions of a topic, the most effective first."""
+    """Return settings that would free space in the partitions of a topic, the most effective first.
+
+    Nothing is proposed that deletes from a topic of the broker itself, such as `__consumer_offsets`.
+    """
     anyway = [case.deletions(case.config, at_ms) for case in cases]
     found: list[Remedy] = []
-    if cases[0].config.deletes:
+    if cases[0].config.deletes and not topic.startswith("__"):
         found += _by_age(topic, cases, anyway, at_ms)
         found += _by_size(topic, cases, anyway, at_ms)
         found += _by_roll(topic, cases, anyway, at_ms)
