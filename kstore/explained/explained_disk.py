@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kstore.base import optional
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow  # type: ignore[import-untyped]
+
+_html = optional.Late("kstore.explained.explanation_html")  # it imports this module
+_text = optional.Late("kstore.explained.disk_text")  # and so does this
 
 __all__ = ["DiskExplanation", "ExplainedPartition", "HeldBytes", "Remedy"]
 
@@ -68,6 +75,10 @@ class Remedy:
     """Log bytes that the next check would delete with it, beyond what it deletes anyway."""
     explanation: str
     """The effect in words."""
+    from_ms: int | None = None
+    """From when on the bytes go, and not with the next check; None if the next check deletes them."""
+    is_at_most: bool = False
+    """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,41 @@ class DiskExplanation:
     """Settings that would free space, the most effective first."""
     note: str | None
     """What to know about the settings, as in `Explanation.note`."""
+    others: tuple[HeldBytes, ...] = ()
+    """What `other_bytes` consists of, largest first; the causes are "staged" (loads that are staged), "deleted"
+    (directories of deleted partitions) and "files" (checkpoints and all others).
+    """
+
+    def __str__(self) -> str:
+        return str(_text.disk_text(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
         return asdict(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the partitions as an Arrow table: a row for each, a column for each attribute of `ExplainedPartition`.
+
+        Raises:
+            ConfigError: PyArrow is not installed.
+        """
+        pa = optional.pyarrow("to_arrow()")
+        held = pa.struct({"cause": pa.string(), "size_bytes": pa.int64(), "explanation": pa.string()})
+        schema = pa.schema(
+            {
+                "topic": pa.string(),
+                "partition": pa.int32(),
+                "path": pa.string(),
+                "log_bytes": pa.int64(),
+                "disk_bytes": pa.int64(),
+                "segments": pa.int64(),
+                "expired_bytes": pa.int64(),
+                "held": pa.list_(held),
+                "error": pa.string(),
+            }
+        )
+        return pa.Table.from_pylist([asdict(partition) for partition in self.partitions], schema=schema)
+
+    def _repr_html_(self) -> str:
+        """Return the picture that a notebook shows."""
+        return str(_html.disk_fragment(self))
