@@ -19,21 +19,21 @@ PAGE_ROWS = 50
 
 
 class Paged(NamedTuple):
-    """A part `[first, end)` of a list of `count` rows that one page shows: page `number` of `last`."""
+    """A part `[first, end)` of a list of `rows` rows that one page shows: page `number` of `last`."""
 
-    count: int
+    rows: int
     number: int
     last: int
     first: int
     end: int
 
     @classmethod
-    def of(cls, count: int, number: int, rows: int = PAGE_ROWS) -> Paged:
+    def of(cls, rows: int, number: int, page_rows: int = PAGE_ROWS) -> Paged:
         """Choose page `number`, the first being 1; the last page stands for those after it."""
-        last = max((count + rows - 1) // rows, 1)
+        last = max((rows + page_rows - 1) // page_rows, 1)
         number = min(number, last)
-        first = (number - 1) * rows
-        return cls(count, number, last, first, min(first + rows, count))
+        first = (number - 1) * page_rows
+        return cls(rows, number, last, first, min(first + page_rows, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class DirectoryRows(NamedTuple):
     def version(self) -> str:
         """A text that changes if other rows belong on the page."""
         names = ",".join(f"{row.place}{'!' if row.error else ''}" for row, _ in self.rows)
-        return blake2b(f"{self.paged.count} {names}".encode(), digest_size=8).hexdigest()
+        return blake2b(f"{self.paged.rows} {names}".encode(), digest_size=8).hexdigest()
 
 
 def directory_rows(viewed: ViewedStore, asked: Asked) -> DirectoryRows:

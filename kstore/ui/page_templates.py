@@ -17,6 +17,9 @@ USER = "kstore ui"
 ASSETS = {"page.css": "text/css", "live.js": "text/javascript"}
 """The files that the pages load, with their types."""
 
+NONE = "\N{EN DASH}"
+"""Stands for a value that is not there."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -64,7 +67,7 @@ def asset(name: str) -> bytes:
 def clock_time(milliseconds: int | None) -> str:
     """Return a time as `2026-11-21 14:00:00.000`, in UTC; a dash for none."""
     if milliseconds is None or milliseconds < 0:
-        return "–"
+        return NONE
     try:
         return f"{_EPOCH + timedelta(milliseconds=milliseconds):%Y-%m-%d %H:%M:%S.%f}"[:-3]
     except OverflowError:
@@ -73,13 +76,13 @@ def clock_time(milliseconds: int | None) -> str:
 
 def count(number: int | None) -> str:
     """Return a number with separators of thousands; a dash for none."""
-    return "–" if number is None else f"{number:,}"
+    return NONE if number is None else f"{number:,}"
 
 
 def per_second(rate: float | None) -> str:
     """Return a rate of records; a dash for none."""
     if rate is None:
-        return "–"
+        return NONE
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s" if rate >= 0.01 else f"{rate * 3600:.2g}/h"
 
 
@@ -93,7 +96,7 @@ def lag(lags: list[tuple[str, int]] | None) -> str:
     if lags is None:
         return "…"
     if not lags:
-        return "–"
+        return NONE
     group, greatest = lags[0]
     others = f" (and {len(lags) - 1} more)" if len(lags) > 1 else ""
     return escaped(f"{greatest:,} {group}{others}")

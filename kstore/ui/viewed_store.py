@@ -1,4 +1,4 @@
-"""`ViewedStore`: the store that the pages show, opened in mode "r", and what is found out about all of it by threads."""
+"""`ViewedStore`: the store that the pages show, opened in mode "r", and what threads find out about all of it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,9 @@ def _streams(root: str, errors: list[str]) -> Iterable[Committed]:
         except StorageError as error:
             errors.append(str(error))
             continue
-        for (topic, number), offset in sorted(found.offsets.items()) if found is not None else ():
+        if found is None:
+            continue
+        for (topic, number), offset in sorted(found.offsets.items()):
             yield Committed(group, Place(topic, number), offset, found.written_ms, "", "stream")
 
 
