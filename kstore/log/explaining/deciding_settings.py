@@ -1,0 +1,92 @@
+"""Collects the settings that decide about rolls, deletion and compaction, and what is not known about a broker's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kstore.base import times
+from kstore.config.broker_config import BrokerConfig
+from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig
+from kstore.disk import fs
+from kstore.log.explaining.check_times import BROKER_FILE
+
+if TYPE_CHECKING:
+    from kstore.config.settings import Settings
+    from kstore.log.reading.read_only_view import ReadOnlyView
+    from kstore.log.writing.retention import Deletion
+    from kstore.log.writing.writer import Writer
+
+_OF_LOG = (
+    "cleanup_policy",
+    "retention_ms",
+    "retention_bytes",
+    "segment_bytes",
+    "segment_ms",
+    "segment_jitter_ms",
+    "segment_index_bytes",
+    "index_interval_bytes",
+    "file_delete_delay_ms",
+)
+_OF_COMPACTION = (
+    "delete_retention_ms",
+    "min_cleanable_dirty_ratio",
+    "min_compaction_lag_ms",
+    "max_compaction_lag_ms",
+)
+
+
+class Deciding(NamedTuple):
+    """The deciding settings under Kafka's names, and the names of those that were given."""
+
+    settings: dict[str, Any]
+    given: frozenset[str]
+
+
+def deciding(config: LogConfig, broker: BrokerConfig, interval_ms: int | None) -> Deciding:
+    """Return the deciding settings of a log; with `interval_ms`, the period of the retention task, too."""
+    names = _OF_LOG if config.internal_segment_bytes is None else (*_OF_LOG, "internal_segment_bytes")
+    names = (*names, *_OF_COMPACTION) if config.compacts else names
+    found = _named(config, names)
+    if interval_ms is not None:
+        task = "log_cleaner_backoff_ms" if config.compacts else "log_retention_check_interval_ms"
+        of_task = _named(broker, (task,))
+        found = Deciding(found.settings | dict.fromkeys(of_task.settings, interval_ms), found.given | of_task.given)
+    return found
+
+
+def _named(config: Settings, names: tuple[str, ...]) -> Deciding:
+    rows = [row for row in config.settings if row.attribute in names]
+    settings = {row.name: _plain(getattr(config, row.attribute)) for row in rows}
+    return Deciding(settings, frozenset(row.name for row in rows if row.attribute in config.explicit))
+
+
+def _plain(value: Any) -> Any:
+    return ",".join(value) if isinstance(value, tuple) else value
+
+
+def note_on_broker(
+    view: Writer | ReadOnlyView, config: LogConfig, decide: Callable[[LogConfig], list[Deletion]]
+) -> str | None:
+    """Return that a broker's settings are not known, and what Kafka's defaults would do; None if that does not matter.
+
+    `decide` returns what retention deletes at the explained moment with other settings.
+    """
+    if not config.deletes or "retention_ms" in config.explicit:
+        return None
+    if not fs.exists(os.path.join(view.root, BROKER_FILE)):
+        return None
+    gone = decide(config.replace(retention_ms=KAFKA_RETENTION_MS))
+    default = f"Kafka's default of retention.ms = {times.span(KAFKA_RETENTION_MS)}"
+    if gone:
+        count = f"{len(gone)} segments" if len(gone) > 1 else "1 segment"
+        offsets = f"offsets {gone[0].base_offset} to {gone[-1].next_offset - 1}"
+        does = f"{default} would delete {count} at the next check, {offsets}"
+    else:
+        does = f"{default} would delete nothing yet"
+    return (
+        f"a broker wrote {view.root}, and its settings are not known: they are in its server.properties and, for a "
+        f'topic, in the metadata of its cluster. {does}. Give its settings with config="server.properties", or '
+        "with -c server.properties on the command line."
+    )
