@@ -1,0 +1,80 @@
+"""The words of pictures and pages about a segment: why it was rolled, what keeps it, when it goes. A few words each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kstore.explained.explanation import ExplainedSegment
+
+__all__ = ["fate", "hold_words", "kind_of", "offsets", "roll_words"]
+
+_ROLLS = {
+    "size": "rolled by segment.bytes",
+    "time": "rolled by segment.ms",
+    "offset_index_full": "rolled: .index full",
+    "time_index_full": "rolled: .timeindex full",
+    "offset_range": "rolled: offset range",
+    "explicit": "rolled by a call",
+    "retention": "rolled by retention",
+    "compaction": "written by compaction",
+}
+_HOLDS = {
+    "log_start": "kept by the log start",
+    "policy": "kept by cleanup.policy",
+    "high_watermark": "kept by the high watermark",
+    "retention.ms": "kept by retention.ms",
+    "retention.bytes": "kept by retention.bytes",
+    "no_limit": "kept: no limit is set",
+    "future_record": "kept: a record of the future",
+    "earlier_segment": "kept: an earlier one stays",
+    "only_segment": "empty and active",
+    "check": "waits for the next check",
+}
+_KINDS = {"check": "going", "future_record": "future"}
+
+
+def roll_words(segment: ExplainedSegment) -> str:
+    """Return why the log rolled from the segment; empty if it is active or no reason is known."""
+    if segment.roll_reason is None:
+        return "active" if segment.is_active else ""
+    words = _ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
+    return f"{words}, inferred" if segment.is_roll_inferred else words
+
+
+def hold_words(holds: tuple[str, ...]) -> str:
+    """Return what keeps a segment."""
+    words = [_HOLDS.get(hold, f"kept by {hold}") for hold in holds[:2]]
+    if len(words) > 1:
+        words[1] = words[1].removeprefix("kept by ").removeprefix("kept: ")
+    return " and ".join(words)
+
+
+def fate(segment: ExplainedSegment, clock: Callable[[int | None], str], at_ms: int) -> str:
+    """Return when the segment is deleted."""
+    earliest, latest = segment.earliest_ms, segment.latest_ms
+    if earliest is None:
+        if segment.bytes_left is not None:
+            return f"after {segment.bytes_left:,} more bytes"
+        return "is not deleted"
+    if latest is None:
+        return "at the next check" if earliest <= at_ms else f"at a check from {clock(earliest)} on"
+    if clock(earliest) == clock(latest):
+        return f"goes at {clock(latest)}"
+    return f"goes {clock(earliest)} to {clock(latest)}"
+
+
+def offsets(base_offset: int, next_offset: int) -> str:
+    """Return the offsets of a segment."""
+    if next_offset <= base_offset:
+        return f"{base_offset:,}, empty"
+    return f"{base_offset:,} \u2013 {next_offset - 1:,}"
+
+
+def kind_of(segment: ExplainedSegment) -> str:
+    """Return the colour of a segment: of the next check's, of one with a record of the future, active, or sealed."""
+    for hold, kind in _KINDS.items():
+        if hold in segment.holds:
+            return kind
+    return "active" if segment.is_active else "sealed"

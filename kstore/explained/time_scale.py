@@ -1,0 +1,131 @@
+"""Times on paper: a scale that leaves out long times in which nothing is, its ticks, and times and spans in words."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from kstore.base.times import show
+
+__all__ = ["Tick", "TimeScale", "clock_of", "duration"]
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_STEPS = (
+    *(1, 10, 100, _SECOND, 5 * _SECOND, 15 * _SECOND, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
+    *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY),
+)
+_MOST_BREAKS = 4
+_LONG = 5  # a stretch is left out if it is so many times longer than all shorter ones together
+_UNITS = ((365 * _DAY, "year"), (_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute"), (_SECOND, "second"))
+
+
+class Tick(NamedTuple):
+    """A mark of a scale."""
+
+    x: float
+    time: str
+    day: str
+    """The date, if it is another one than that of the tick before; else empty."""
+
+
+class TimeScale:
+    """Places times between two edges. Times far from all others do not push those together: the way to them is broken.
+
+    Immutable, so threads may share it.
+    """
+
+    def __init__(self, times: Iterable[int], left: float, right: float) -> None:
+        points = sorted({*times})
+        if len(points) < 2:
+            middle = points[0] if points else 0
+            points = [middle - _MINUTE, middle + _MINUTE]
+        lengths = [float(after - before) for before, after in pairwise(points)]
+        self._broken = _too_long(lengths)
+        rest = sum(length for number, length in enumerate(lengths) if number not in self._broken)
+        for number in self._broken:
+            lengths[number] = rest / 5
+        self._points, self.left, self.right = points, left, right
+        self._scale = (right - left) / sum(lengths)
+        self._edges = [left]
+        for length in lengths:
+            self._edges.append(self._edges[-1] + length * self._scale)
+
+    def x(self, time: int) -> float:
+        """Return where a time is; one beyond the edges is at the edge."""
+        if time <= self._points[0]:
+            return self.left
+        if time >= self._points[-1]:
+            return self.right
+        at = bisect_right(self._points, time) - 1
+        part = (time - self._points[at]) / (self._points[at + 1] - self._points[at])
+        return self._edges[at] + (self._edges[at + 1] - self._edges[at]) * part
+
+    def breaks(self) -> Iterator[tuple[float, int]]:
+        """Return the middle of each stretch that is not to scale, and how long it is."""
+        for at in sorted(self._broken):
+            yield (self._edges[at] + self._edges[at + 1]) / 2, self._points[at + 1] - self._points[at]
+
+    def ticks(self, room: float = 64) -> list[Tick]:
+        """Return marks at round times, at least this far from each other; none where the scale is broken."""
+        step = next((step for step in _STEPS if step * self._scale >= room), _STEPS[-1])
+        ticks: list[Tick] = []
+        day, last = "", self.left - room
+        for at, start in enumerate(self._points[:-1]):
+            if at in self._broken:
+                continue
+            for time in range(-(-start // step) * step, self._points[at + 1] + 1, step):
+                x, shown = self.x(time), show(time)
+                if x - last < room or not shown.endswith("Z"):
+                    continue
+                hour = shown[11:23] if step < _SECOND else shown[11:19] if step < _MINUTE else shown[11:16]
+                ticks.append(Tick(x, hour, shown[:10] if shown[:10] != day else ""))
+                day, last = shown[:10], x
+        if step >= _DAY:
+            return [Tick(tick.x, tick.day, "") for tick in ticks if tick.day]
+        return ticks
+
+
+def _too_long(lengths: Sequence[float]) -> set[int]:
+    """Return the few stretches that are so long that nothing of the others would be seen."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    for count in range(min(_MOST_BREAKS, len(lengths) - 1), 0, -1):
+        rest = sum(lengths[number] for number in order[count:])
+        if lengths[order[count - 1]] > _LONG * rest > 0:
+            return set(order[:count])
+    return set()
+
+
+def clock_of(timestamps: Iterable[int | None]) -> Callable[[int | None], str]:
+    """Return a function that writes a time: as the time of the day if all of `timestamps` are of one day."""
+    shown = [show(timestamp) for timestamp in timestamps if timestamp is not None and timestamp >= 0]
+    is_one_day = len({text[:10] for text in shown}) <= 1
+    is_whole = all(text.endswith(":00.000Z") for text in shown)
+
+    def write(timestamp: int | None) -> str:
+        text = show(timestamp)
+        if not text.endswith("Z"):
+            return text
+        if is_one_day and shown and text[:10] == shown[0][:10]:
+            return text[11 : 16 if is_whole else 19]
+        return f"{text[:10]} {text[11:16]}"
+
+    return write
+
+
+def duration(milliseconds: int) -> str:
+    """Return a span in words, in its two largest units: "9 minutes", "1 hour 30 minutes"."""
+    if milliseconds < _SECOND:
+        return f"{milliseconds} ms"
+    parts: list[str] = []
+    left = milliseconds
+    for unit, name in _UNITS:
+        count, left = divmod(left, unit)
+        if count:
+            parts.append(f"{count:,} {name}{'s' if count > 1 else ''}")
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
