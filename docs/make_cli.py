@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kstore import cli
-from kstore.cli import usage
+from kstore.store import disk_usage
 
 SHOWN_AT = "/srv"
 """The directory that the page shows instead of the real one."""
@@ -306,7 +306,7 @@ def page() -> str:
     table = "".join(f"| [`kstore {name}`](#kstore-{name}) | {what} |\n" for name, what in cli.COMMANDS.items())
     parts = [HEAD, table, MADE, f"```python\n{DATA}```\n"]
     columns = {"COLUMNS": "100"}  # otherwise the page would depend on the terminal's width
-    blocks = unittest.mock.patch.object(usage, "on_disk", _in_blocks)
+    blocks = unittest.mock.patch.object(disk_usage, "on_disk", _in_blocks)
     with _a_place() as root, unittest.mock.patch.dict(os.environ, columns), blocks:
         exec(compile(DATA, "docs/cli.md", "exec"), {})
         for name, section in SECTIONS.items():

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kstore.base.optional import Late
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["DiskExplanation", "ExplainedPartition", "HeldBytes", "Remedy"]
+
+_text = Late("kstore.explained.disk_text")  # which imports this module
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,10 @@ class Remedy:
     """Log bytes that the next check would delete with it, beyond what it deletes anyway."""
     explanation: str
     """The effect in words."""
+    from_ms: int | None = None
+    """From when on the bytes go, and not with the next check; None if the next check deletes them."""
+    is_at_most: bool = False
+    """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,13 @@ class DiskExplanation:
     """Settings that would free space, the most effective first."""
     note: str | None
     """What to know about the settings, as in `Explanation.note`."""
+    others: tuple[HeldBytes, ...] = ()
+    """What `other_bytes` consists of, largest first; the causes are "staged" (loads that are staged), "deleted"
+    (directories of deleted partitions) and "files" (checkpoints and all others).
+    """
+
+    def __str__(self) -> str:
+        return str(_text.disk_text(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""

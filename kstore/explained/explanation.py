@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kstore.base.optional import Late
 from kstore.types import CompactionOutlook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["CheckTimes", "DeletedFile", "ExplainedRecord", "ExplainedSegment", "Explanation", "LookupStep"]
+
+_text = Late("kstore.explained.explanation_text")  # which imports this module
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,9 @@ class Explanation:
     """What compaction does next, and what it waits for."""
     record: ExplainedRecord | None
     """The record that was asked for."""
+
+    def __str__(self) -> str:
+        return str(_text.explanation_text(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
