@@ -41,6 +41,7 @@ _COLOURS = (
     ("inkline", "stroke", "#1b2430", "#e6eaf0"),
     ("grid", "stroke", "#dfe5ec", "#2c343e"),
     ("edge", "stroke", "#7d93ad", "#6f89a8"),
+    ("edgeink", "fill", "#7d93ad", "#6f89a8"),
     ("sealed", "fill", "#d6e4f7", "#2b4160"),
     ("active", "fill", "#fdeac2", "#5a4719"),
     ("before", "fill", "#e7e9ec", "#2a2f36"),
@@ -60,7 +61,7 @@ _COLOURS = (
     ("offsetline", "stroke", "#b1460f", "#f2a071"),
     ("found", "fill", "#ffd36b", "#8a6a12"),
 )
-_FILLS = {"edge": "edge", "inkline": "ink", "goingline": "goingink", "nowline": "nowink"}
+_FILLS = {"edge": "edgeink", "inkline": "ink", "goingline": "goingink", "nowline": "nowink"}
 _FILLS |= {"timeline": "timeindex", "offsetline": "offsetindex"}
 
 # The widths of characters in ems, as in DejaVu Sans and Verdana, which are wider than other fonts of screens.

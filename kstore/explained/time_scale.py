@@ -18,7 +18,18 @@ _STEPS = (
 )
 _MOST_BREAKS = 4
 _LONG = 5  # a stretch is left out if it is so many times longer than all shorter ones together
-_UNITS = ((365 * _DAY, "year"), (_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute"), (_SECOND, "second"))
+
+
+class _Unit(NamedTuple):
+    milliseconds: int
+    name: str
+    short: str
+
+
+_UNITS = (
+    *(_Unit(365 * _DAY, "year", "y"), _Unit(_DAY, "day", "d"), _Unit(_HOUR, "hour", "h")),
+    *(_Unit(_MINUTE, "minute", "min"), _Unit(_SECOND, "second", "s")),
+)
 
 
 class Tick(NamedTuple):
@@ -33,19 +44,24 @@ class Tick(NamedTuple):
 class TimeScale:
     """Places times between two edges. Times far from all others do not push those together: the way to them is broken.
 
+    With a `power` of less than 1 it is not to scale: a long time is shorter on paper, a short one is longer, and
+    nothing is broken; two different times are then at least `least` apart, if there is room.
+
     Immutable, so threads may share it.
     """
 
-    def __init__(self, times: Iterable[int], left: float, right: float) -> None:
+    def __init__(self, times: Iterable[int], left: float, right: float, *, power: float = 1, least: float = 0) -> None:
         points = sorted({*times})
         if len(points) < 2:
             middle = points[0] if points else 0
             points = [middle - _MINUTE, middle + _MINUTE]
         lengths = [float(after - before) for before, after in pairwise(points)]
-        self._broken = _too_long(lengths)
+        self._broken = _too_long(lengths) if power == 1 else set()
         rest = sum(length for number, length in enumerate(lengths) if number not in self._broken)
         for number in self._broken:
             lengths[number] = rest / 5
+        if power != 1:
+            lengths = _bent(lengths, right - left, power, least)
         self._points, self.left, self.right = points, left, right
         self._scale = (right - left) / sum(lengths)
         self._edges = [left]
@@ -97,35 +113,40 @@ def _too_long(lengths: Sequence[float]) -> set[int]:
     return set()
 
 
+def _bent(lengths: Sequence[float], room: float, power: float, least: float) -> list[float]:
+    """Return widths that add up to `room`, in which long lengths are less long."""
+    least = min(least, room / len(lengths) / 2)
+    bent = [length**power for length in lengths]
+    left = room - least * len(lengths)
+    return [least + left * length / sum(bent) for length in bent]
+
+
 def clock_of(timestamps: Iterable[int | None]) -> Callable[[int | None], str]:
     """Return a function that writes a time: as the time of the day if all of `timestamps` are of one day."""
-    shown = [show(timestamp) for timestamp in timestamps if timestamp is not None and timestamp >= 0]
-    is_one_day = len({text[:10] for text in shown}) <= 1
-    is_whole = all(text.endswith(":00.000Z") for text in shown)
+    days = {show(timestamp)[:10] for timestamp in timestamps if timestamp is not None and timestamp >= 0}
 
     def write(timestamp: int | None) -> str:
         text = show(timestamp)
         if not text.endswith("Z"):
             return text
-        if is_one_day and shown and text[:10] == shown[0][:10]:
-            return text[11 : 16 if is_whole else 19]
+        if days == {text[:10]}:
+            return text[11:16] if text[17:19] == "00" else text[11:19]
         return f"{text[:10]} {text[11:16]}"
 
     return write
 
 
-def duration(milliseconds: int) -> str:
-    """Return a span in words, in its two largest units: "9 minutes", "1 hour 30 minutes"."""
+def duration(milliseconds: int, *, is_short: bool = False) -> str:
+    """Return a span in its two largest units, rounded: "9 minutes", "1 hour 30 minutes"; short: "1 h 30 min"."""
     if milliseconds < _SECOND:
         return f"{milliseconds} ms"
+    at = next(number for number, unit in enumerate(_UNITS) if milliseconds >= unit.milliseconds)
+    finest = _UNITS[min(at + 1, len(_UNITS) - 1)].milliseconds
+    left = (milliseconds + finest // 2) // finest * finest
     parts: list[str] = []
-    left = milliseconds
-    for unit, name in _UNITS:
-        count, left = divmod(left, unit)
+    for unit in _UNITS:
+        count, left = divmod(left, unit.milliseconds)
         if count:
-            parts.append(f"{count:,} {name}{'s' if count > 1 else ''}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+            name = unit.short if is_short else f"{unit.name}s" if count > 1 else unit.name
+            parts.append(f"{count:,} {name}")
+    return " ".join(parts[:2])
