@@ -11,7 +11,8 @@ from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPart
 from kstore.ui.access import Access, App, Guarded
 from kstore.ui.directory_pages import DirectoryPages
 from kstore.ui.live_events import LiveEvents
-from kstore.ui.page_templates import ASSETS, USER, Templates, asset
+from kstore.ui.page_templates import USER, Templates, assets
+from kstore.ui.partition_pages import PartitionPages
 from kstore.ui.query_values import BadRequestError, NotFoundError
 from kstore.ui.viewed_store import ViewedStore
 
@@ -36,11 +37,19 @@ def application(viewed: ViewedStore, access: Access, *, live: LiveEvents | None 
     templates = Templates()
     live = live or LiveEvents(viewed)
     directory = DirectoryPages(viewed, templates)
+    partition = PartitionPages(viewed, templates)
     routes = [
         routing.Route("/", directory.listing),
         routing.Route("/groups", directory.groups),
         routing.Route("/live/directory", live.directory),
-        *(routing.Route(f"/static/{name}", _static(name, kind)) for name, kind in ASSETS.items()),
+        routing.Route("/live/partition/{topic}/{number}", live.partition),
+        routing.Route("/partition/{topic}/{number}", partition.overview),
+        routing.Route("/partition/{topic}/{number}/records", partition.records),
+        routing.Route("/partition/{topic}/{number}/record", partition.record),
+        routing.Route("/partition/{topic}/{number}/batches", partition.batches),
+        routing.Route("/partition/{topic}/{number}/producers", partition.producers),
+        routing.Route("/partition/{topic}/{number}/check", partition.check),
+        *(routing.Route(f"/static/{name}", _static(data, kind)) for name, (data, kind) in assets().items()),
     ]
     handlers = {KStoreError: _error_page(templates), 404: _not_found(templates), 500: _bug_page(templates)}
     pages = applications.Starlette(routes=routes, exception_handlers=handlers)
@@ -51,8 +60,8 @@ def application(viewed: ViewedStore, access: Access, *, live: LiveEvents | None 
     return Guarded(pages, access, refusal_page)
 
 
-def _static(name: str, kind: str) -> Endpoint:
-    data, response = asset(name), optional.starlette(USER, "starlette.responses").Response
+def _static(data: bytes, kind: str) -> Endpoint:
+    response = optional.starlette(USER, "starlette.responses").Response
 
     def serve(request: Request) -> Response:
         return response(data, media_type=kind)  # type: ignore[no-any-return]

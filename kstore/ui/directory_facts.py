@@ -13,7 +13,17 @@ from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.view import steadily
 from kstore.ui.viewed_store import Groups, Place, ViewedStore
 
-__all__ = ["Asked", "DirectoryRows", "Paged", "PartitionRow", "directory_rows", "lags_of", "look_at", "row_of"]
+__all__ = [
+    "Asked",
+    "DirectoryRows",
+    "Paged",
+    "PartitionRow",
+    "directory_rows",
+    "lags_of",
+    "look_at",
+    "row_of",
+    "version_of",
+]
 
 PAGE_ROWS = 50
 
@@ -107,6 +117,11 @@ def row_of(viewed: ViewedStore, place: Place) -> PartitionRow:
         return look_at(viewed.log(place), viewed.view(place), place)
     except KStoreError as error:
         return PartitionRow(place, error=str(error))
+
+
+def version_of(row: PartitionRow) -> str:
+    """Return a text that changes if the log does."""
+    return f"{row.start}-{row.end}-{row.segments}-{row.size_bytes}"
 
 
 def look_at(log: Log, view: ReadOnlyView, place: Place) -> PartitionRow:

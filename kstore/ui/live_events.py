@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.base import optional
 from kstore.base.numbers import size
 from kstore.errors import KStoreError
-from kstore.ui.directory_facts import PartitionRow, directory_rows
+from kstore.ui import query_values
+from kstore.ui.directory_facts import PartitionRow, directory_rows, row_of, version_of
 from kstore.ui.directory_pages import asked_rows
 from kstore.ui.page_templates import USER, clock_time, count, lag, per_second, total
+from kstore.ui.partition_pages import named_place
 from kstore.ui.viewed_store import ViewedStore
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveEvents"]
 
 MAX_STREAMS = 16
+_LOOKS = 10
 _QUIET_S = 15.0
 """A comment is sent after so many seconds without an event, so that a connection that is gone is noticed."""
 
@@ -65,6 +70,23 @@ class LiveEvents:
 
         return self._stream(look)
 
+    async def partition(self, request: Request) -> Response:
+        """Stream the values of a partition; with `watch=no` the parts of the page are not loaded again."""
+        place = named_place(request)
+        watches = query_values.choice(request, "watch", "yes", "no") == "yes"
+        speed = _Speed()
+
+        def look() -> News:
+            self._viewed.place(*place)
+            row = row_of(self._viewed, place)
+            if row.error is not None:
+                return News({}, problem=row.error)
+            values = _values(row)
+            values["now"] = per_second(speed.of(row.end))
+            return News(values, version_of(row) if watches else "")
+
+        return self._stream(look)
+
     def _stream(self, look: Callable[[], News]) -> Response:
         responses = optional.starlette(USER, "starlette.responses")
         if self._streams >= MAX_STREAMS:
@@ -88,6 +110,19 @@ class LiveEvents:
                 quiet += self._interval
         finally:
             self._streams -= 1
+
+
+class _Speed:
+    """The rate at which a log end rises, over the last looks. For one stream."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
+
+    def of(self, end: int) -> float | None:
+        """Return records for each second up to this log end; None at the first look."""
+        self._seen.append((time.monotonic(), end))
+        (before, first), (now, last) = self._seen[0], self._seen[-1]
+        return max(last - first, 0) / (now - before) if now > before else None
 
 
 def _news(look: Callable[[], News]) -> News:

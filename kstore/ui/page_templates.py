@@ -10,13 +10,11 @@ from kstore.base import optional
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.times import span
+from kstore.explained import html_page
 
-__all__ = ["ASSETS", "Templates", "asset", "clock_time", "count", "lag", "per_second", "total"]
+__all__ = ["Templates", "assets", "clock_time", "count", "lag", "per_second", "total"]
 
 USER = "kstore ui"
-ASSETS = {"page.css": "text/css", "live.js": "text/javascript"}
-"""The files that the pages load, with their types."""
-
 NONE = "\N{EN DASH}"
 """Stands for a value that is not there."""
 
@@ -57,8 +55,16 @@ class Templates:
         return self._markup(text)
 
 
-def asset(name: str) -> bytes:
-    """Return a file that the pages load."""
+def assets() -> dict[str, tuple[bytes, str]]:
+    """Return the files that the pages load: content and type by name."""
+    return {
+        "page.css": (_file("page.css"), "text/css"),
+        "pictures.css": (html_page.style().encode(), "text/css"),
+        "live.js": (_file("live.js"), "text/javascript"),
+    }
+
+
+def _file(name: str) -> bytes:
     found = pkgutil.get_data("kstore.ui", f"static/{name}")
     assert found is not None
     return found
@@ -83,6 +89,8 @@ def per_second(rate: float | None) -> str:
     """Return a rate of records; a dash for none."""
     if rate is None:
         return NONE
+    if rate == 0:
+        return "0/s"
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s" if rate >= 0.01 else f"{rate * 3600:.2g}/h"
 
 
