@@ -33,7 +33,7 @@ def _lines(found: DiskExplanation, most: int | None) -> Iterator[str]:
     if found.note is not None:
         yield f"note: {found.note}"
     yield ""
-    if len(found.topics) > 1:
+    if 1 < len(found.topics) < len(found.partitions):
         yield from _topics(found, most)
         yield ""
     yield from _partitions(found.partitions, most)
@@ -63,7 +63,7 @@ def _topics(found: DiskExplanation, most: int | None) -> Iterator[str]:
         )
         for topic, on_disk in list(found.topics.items())[:most]
     ]
-    yield from table_lines(("topic", "partitions", "on disk", "share", "logs", "expired"), rows)
+    yield from table_lines(("topic", "partitions", "on disk", "share", "logs", "goes next"), rows)
     yield from _left_out(len(found.topics) - len(rows), "topic")
 
 
@@ -82,7 +82,7 @@ def _partitions(partitions: Sequence[ExplainedPartition], most: int | None) -> I
         )
         for each in partitions[:most]
     ]
-    yield from table_lines(("partition", "on disk", "log", "segments", "expired", "held by"), rows)
+    yield from table_lines(("partition", "on disk", "log", "segments", "goes next", "held by"), rows)
     yield from _left_out(len(partitions) - len(rows), "partition")
 
 
@@ -111,13 +111,21 @@ def _held(found: DiskExplanation, most: int | None) -> Iterator[str]:
 
 def _remedies(found: DiskExplanation, most: int | None) -> Iterator[str]:
     if not found.remedies:
-        yield "no setting of those that were tried would free space now"
+        yield "no setting of those that were tried would free space"
         return
     yield "what would free space:"
     shown = found.remedies[:most]
-    for remedy in shown:
-        at_most = "at most " if remedy.is_at_most else ""
-        yield f"  {at_most}{size(remedy.freed_bytes)} in {remedy.topic} with {remedy.setting}: {remedy.explanation}"
+    rows = [
+        (
+            f"{'at most ' if remedy.is_at_most else ''}{size(remedy.freed_bytes)}",
+            remedy.topic,
+            remedy.setting,
+            "next check" if remedy.from_ms is None else times.show(remedy.from_ms),
+            remedy.explanation,
+        )
+        for remedy in shown
+    ]
+    yield from (f"  {line}" for line in table_lines(("frees", "topic", "setting", "when", "how"), rows))
     yield from _left_out(len(found.remedies) - len(shown), "setting")
 
 

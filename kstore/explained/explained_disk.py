@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kstore.base.optional import Late
+from kstore.base import optional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DiskExplanation", "ExplainedPartition", "HeldBytes", "Remedy"]
+    import pyarrow  # type: ignore[import-untyped]
 
-_text = Late("kstore.explained.disk_text")  # which imports this module
+_html = optional.Late("kstore.explained.explanation_html")  # it imports this module
+_text = optional.Late("kstore.explained.disk_text")  # and so does this
+
+__all__ = ["DiskExplanation", "ExplainedPartition", "HeldBytes", "Remedy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +118,30 @@ class DiskExplanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
         return asdict(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the partitions as an Arrow table: a row for each, a column for each attribute of `ExplainedPartition`.
+
+        Raises:
+            ConfigError: PyArrow is not installed.
+        """
+        pa = optional.pyarrow("to_arrow()")
+        held = pa.struct({"cause": pa.string(), "size_bytes": pa.int64(), "explanation": pa.string()})
+        schema = pa.schema(
+            {
+                "topic": pa.string(),
+                "partition": pa.int32(),
+                "path": pa.string(),
+                "log_bytes": pa.int64(),
+                "disk_bytes": pa.int64(),
+                "segments": pa.int64(),
+                "expired_bytes": pa.int64(),
+                "held": pa.list_(held),
+                "error": pa.string(),
+            }
+        )
+        return pa.Table.from_pylist([asdict(partition) for partition in self.partitions], schema=schema)
+
+    def _repr_html_(self) -> str:
+        """Return the picture that a notebook shows."""
+        return str(_html.disk_fragment(self))

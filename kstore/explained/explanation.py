@@ -5,18 +5,21 @@ Times are milliseconds since the epoch.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from kstore.base.optional import Late
+from kstore.base import optional
 from kstore.types import CompactionOutlook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CheckTimes", "DeletedFile", "ExplainedRecord", "ExplainedSegment", "Explanation", "LookupStep"]
+    import pyarrow  # type: ignore[import-untyped]
 
-_text = Late("kstore.explained.explanation_text")  # which imports this module
+_html = optional.Late("kstore.explained.explanation_html")  # it imports this module
+_text = optional.Late("kstore.explained.explanation_text")  # and so does this
+
+__all__ = ["CheckTimes", "DeletedFile", "ExplainedRecord", "ExplainedSegment", "Explanation", "LookupStep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +228,33 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
         return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the segments as an Arrow table: a row for each, a column for each attribute of `ExplainedSegment`.
+
+        Times are timestamps of UTC in milliseconds.
+
+        Raises:
+            ConfigError: PyArrow is not installed.
+        """
+        pa = optional.pyarrow("to_arrow()")
+        kinds = {
+            "int": pa.int64(),
+            "bool": pa.bool_(),
+            "str": pa.string(),
+            "tuple[str, ...]": pa.list_(pa.string()),
+        }
+        moment = pa.timestamp("ms", "UTC")
+        columns = [
+            pa.field(
+                field.name,
+                moment if field.name.endswith(("_ms", "timestamp")) else kinds[str(field.type).removesuffix(" | None")],
+                nullable=str(field.type).endswith("None"),
+            )
+            for field in fields(ExplainedSegment)
+        ]
+        return pa.Table.from_pylist([asdict(segment) for segment in self.segments], schema=pa.schema(columns))
+
+    def _repr_html_(self) -> str:
+        """Return the picture that a notebook shows."""
+        return str(_html.log_fragment(self))

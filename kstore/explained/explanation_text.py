@@ -5,7 +5,7 @@ Text from the log is escaped, so it may be printed on a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kstore.base import times
@@ -13,6 +13,7 @@ from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
 from kstore.explained.segment_words import fate, hold_words, roll_words
+from kstore.explained.time_scale import clock_of
 
 if TYPE_CHECKING:
     from kstore.explained.explanation import CheckTimes, ExplainedRecord, ExplainedSegment, Explanation
@@ -21,7 +22,7 @@ __all__ = ["explanation_text"]
 
 _FIRST, _LAST = 8, 4  # of a long log: the segments that go next, and the newest ones
 _SENTENCES = 6  # reasons in words, each for the first segment that it keeps
-_HEADER = ("segment", "size", "first timestamp", "greatest timestamp", "rolled by", "kept by", "goes")
+_HEADER = ("segment", "size", "first timestamp", "greatest timestamp", "rolled by", "why it stays", "goes")
 
 
 def explanation_text(found: Explanation, *, everything: bool = False) -> str:
@@ -98,25 +99,36 @@ def _table(segments: Sequence[ExplainedSegment], at_ms: int, *, everything: bool
     if not everything and len(segments) > _FIRST + _LAST + 1:
         hidden = segments[_FIRST:-_LAST]
         segments = (*segments[:_FIRST], *segments[-_LAST:])
-    lines = table_lines(_HEADER, (_row(segment, at_ms) for segment in segments))
+    moments = (
+        time_ms
+        for segment in segments
+        for time_ms in (segment.first_timestamp, segment.max_timestamp, segment.earliest_ms, segment.latest_ms)
+    )
+    clock = clock_of((at_ms, *moments))
+    lines = table_lines(_HEADER, (_row(segment, clock, at_ms) for segment in segments))
     if hidden:
         total = size(sum(segment.size_bytes for segment in hidden))
         why = "; ".join(dict.fromkeys(map(_kept, hidden)))
-        lines.insert(1 + _FIRST, f"  ... {len(hidden)} segments, {total} (kept by: {why}); --all shows them")
+        lines.insert(1 + _FIRST, f"  ... {len(hidden)} segments, {total} ({why}); --all shows them")
     yield from lines
 
 
-def _row(segment: ExplainedSegment, at_ms: int) -> tuple[object, ...]:
+def _row(segment: ExplainedSegment, clock: Callable[[int | None], str], at_ms: int) -> tuple[object, ...]:
     rolled = roll_words(segment) or "not known"
     return (
         segment.base_offset,
         size(segment.size_bytes),
-        times.show(segment.first_timestamp),
-        times.show(segment.max_timestamp),
+        clock(segment.first_timestamp),
+        clock(segment.max_timestamp),
         rolled.removeprefix("rolled by ").removeprefix("rolled: "),
         _kept(segment),
-        fate(segment, times.show, at_ms).removeprefix("goes "),
+        _when(segment, clock, at_ms),
     )
+
+
+def _when(segment: ExplainedSegment, clock: Callable[[int | None], str], at_ms: int) -> str:
+    words = fate(segment, clock, at_ms)
+    return "never" if words == "is not deleted" else words.removeprefix("goes ")
 
 
 def _kept(segment: ExplainedSegment) -> str:
@@ -130,9 +142,11 @@ def _reasons(segments: Sequence[ExplainedSegment]) -> Iterator[str]:
         first.setdefault(segment.holds, segment)
     told = list(first.values())[:_SENTENCES]
     told += [segment for segment in segments[-1:] if segment not in told]
+    rolls = set()
     for segment in told:
         yield f"segment {segment.base_offset}{' (active)' if segment.is_active else ''}: {segment.explanation}"
-        if segment.roll_explanation:
+        if segment.roll_explanation and segment.roll_explanation not in rolls:
+            rolls.add(segment.roll_explanation)
             inferred = " (inferred)" if segment.is_roll_inferred else ""
             yield f"  {'roll' if segment.is_active else 'rolled'}{inferred}: {segment.roll_explanation}"
 

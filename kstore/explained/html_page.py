@@ -33,8 +33,9 @@ _PARTS = (
     ".kstore-scroll>table{border-collapse:collapse;font-size:.9rem;line-height:1.4}"
     ".kstore-scroll>table :is(th,td){padding:.3rem .75rem .3rem 0;border-bottom:1px solid #7d93ad66;"
     "text-align:left;vertical-align:top}"
-    ".kstore-scroll>table .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
-    ".kstore-scroll>table .long{min-width:18rem}"
+    ".kstore-scroll>table .number{text-align:right;font-variant-numeric:tabular-nums}"
+    ".kstore-scroll>table :is(th,td):not(.long){white-space:nowrap}"
+    ".kstore-scroll>table .long{min-width:20rem}"
 )
 
 

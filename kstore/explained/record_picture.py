@@ -43,11 +43,12 @@ class _Phase:
     """When the phase ends at the earliest, if that is not certain."""
 
 
-def picture(explanation: Explanation, *, styled: bool = True, prefix: str = "record") -> str:
+def picture(explanation: Explanation, *, titled: bool = True, styled: bool = True, prefix: str = "record") -> str:
     """Return the SVG of the life of an explanation's record as text.
 
     Args:
         explanation: The facts; its `record` must not be None.
+        titled: Whether the sentence that says why the record is there stands above; without, the page has it.
         styled: Whether the picture holds its rules of CSS; see `svg.document`.
         prefix: The beginning of the identifiers in the picture, which differ on a page with several pictures.
     """
@@ -55,9 +56,10 @@ def picture(explanation: Explanation, *, styled: bool = True, prefix: str = "rec
     if record is None:
         raise ValueError("the explanation has no record: ask for one by offset or timestamp")
     said = headline(explanation, record)
-    lines = svg.wrapped(said, _WIDTH - 2 * _MARGIN, 19, bold=True)
+    lines = svg.wrapped(said, _WIDTH - 2 * _MARGIN, 19, bold=True) if titled else []
     phases = _phases(explanation, record)
-    top = 62 + 27 * len(lines) + 50
+    head = 13 + 27 * len(lines) if titled else -5
+    top = head + 99
     bottom = top + _ROW * len(phases)
     last = svg.wrapped(total(explanation, record), _WIDTH - 2 * _MARGIN, 14, bold=True)
     name = f"{explanation.topic}-{explanation.partition}"
@@ -66,7 +68,7 @@ def picture(explanation: Explanation, *, styled: bool = True, prefix: str = "rec
     return svg.document(
         (
             *(svg.text(_MARGIN, 40 + 27 * number, line, size=19, bold=True) for number, line in enumerate(lines)),
-            svg.text(_MARGIN, 40 + 27 * len(lines), svg.fitted(about, _WIDTH - 2 * _MARGIN), "soft"),
+            svg.text(_MARGIN, head + 27, svg.fitted(about, _WIDTH - 2 * _MARGIN), "soft"),
             *_draw(explanation, record, phases, top, prefix),
             *(
                 svg.text(_MARGIN, bottom + 26 + 20 * number, line, size=14, bold=True)
@@ -106,7 +108,7 @@ def _phases(explanation: Explanation, record: ExplainedRecord) -> list[_Phase]:
     else:
         rolled = segment_words.roll_words(segment)
         words += f"The log {rolled.replace(':', ': its', 1) if ':' in rolled else rolled}." if rolled else ""
-        title = f"Its segment is full {clock(end)}" if end is not None else "Its segment is full"
+        title = f"Its segment ends {clock(end)}" if end is not None else "Its segment ends"
         phases.append(_Phase(title, words, first, end, "sealed", _between(first, end)))
     phases.append(_retention(explanation, record))
     if record.earliest_ms is None:
@@ -204,7 +206,7 @@ def _draw(
     for number, phase in enumerate(phases):
         y = top + _ROW * number
         if number == here:
-            yield svg.box(_MARGIN - 8, y - 2, _WIDTH - 2 * _MARGIN + 16, _ROW - 6, "panel")
+            yield svg.box(_MARGIN - 8, y - 2, _WIDTH - 2 * _MARGIN + 16, _ROW - 2, "panel")
         yield f'<circle class="{"nowink" if number == here else "before"}" cx="{_MARGIN + 12}" cy="{y + 17:g}" r="12"/>'
         kind = "paper" if number == here else "ink"
         yield svg.text(_MARGIN + 12, y + 22, f"{number + 1}", kind, size=13, bold=True, anchor="middle")
@@ -235,13 +237,14 @@ def _bar(phase: _Phase, y: float, scale: TimeScale, now: float, prefix: str) -> 
     if phase.earliest is not None and scale.x(phase.earliest) < right - 1:
         start = scale.x(phase.earliest)
         yield svg.box(start, y + 6, right - start, _BAR, "going goingline", dashed=True)
-    yield from _label(phase.on_bar, left, right, y + 24, now)
+    cut = now if phase.earliest is None else scale.x(phase.earliest)
+    yield from _label(phase.on_bar, left, right, y + 24, cut)
 
 
-def _label(words: str, left: float, right: float, y: float, now: float) -> Iterator[str]:
-    """Write on a bar: on the larger part beside now, on the whole bar, or else beside it."""
+def _label(words: str, left: float, right: float, y: float, cut: float) -> Iterator[str]:
+    """Write on a bar: on its larger part beside a line that cuts it, on the whole bar, or else beside it."""
     wide = svg.width_of(words, 12)
-    low, high = (left, right) if not left < now < right else (left, now) if now - left > right - now else (now, right)
+    low, high = (left, right) if not left < cut < right else (left, cut) if cut - left > right - cut else (cut, right)
     if wide > high - low - 6:
         low, high = left, right
     if wide <= high - low - 6:

@@ -50,10 +50,12 @@ def total(explanation: Explanation, record: ExplainedRecord) -> str:
     """Return how long a record lives, as a sentence; empty if nobody knows."""
     if record.timestamp is None or record.latest_ms is None or record.latest_ms < record.timestamp:
         return ""
-    readable = duration(record.latest_ms - record.timestamp)
-    disk = "" if record.freed_ms is None else f", on the disk for {duration(record.freed_ms - record.timestamp)}"
+    readable = duration(record.latest_ms - record.timestamp, is_short=True)
+    disk = ""
+    if record.freed_ms is not None:
+        disk = f", on the disk for {duration(record.freed_ms - record.timestamp, is_short=True)}"
     kept = explanation.settings.get("retention.ms")
-    than = f"; retention.ms is {duration(kept)}" if isinstance(kept, int) and kept >= 0 else ""
+    than = f" (retention.ms: {duration(kept, is_short=True)})" if isinstance(kept, int) and kept >= 0 else ""
     return f"In all at most: readable for {readable}{disk}{than}."
 
 

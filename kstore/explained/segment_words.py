@@ -1,16 +1,19 @@
-"""The words of pictures and pages about a segment: why it was rolled, what keeps it, when it goes. A few words each."""
+"""The words of pictures and pages: why a segment was rolled, what keeps it, when it goes; the values of settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kstore.base.numbers import NEVER, size
+from kstore.explained.time_scale import duration
+
 if TYPE_CHECKING:
     from kstore.explained.explanation import ExplainedSegment
 
-__all__ = ["fate", "hold_words", "kind_of", "offsets", "roll_words"]
+__all__ = ["ROLLS", "fate", "hold_words", "kind_of", "offsets", "roll_words", "setting_words", "value_words"]
 
-_ROLLS = {
+ROLLS = {
     "size": "rolled by segment.bytes",
     "time": "rolled by segment.ms",
     "offset_index_full": "rolled: .index full",
@@ -20,6 +23,8 @@ _ROLLS = {
     "retention": "rolled by retention",
     "compaction": "written by compaction",
 }
+"""Why a log rolled from a segment, by the names of `ExplainedSegment.roll_reason`."""
+
 _HOLDS = {
     "log_start": "kept by the log start",
     "policy": "kept by cleanup.policy",
@@ -39,7 +44,7 @@ def roll_words(segment: ExplainedSegment) -> str:
     """Return why the log rolled from the segment; empty if it is active or no reason is known."""
     if segment.roll_reason is None:
         return "active" if segment.is_active else ""
-    words = _ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
+    words = ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
     return f"{words}, inferred" if segment.is_roll_inferred else words
 
 
@@ -78,3 +83,19 @@ def kind_of(segment: ExplainedSegment) -> str:
         if hold in segment.holds:
             return kind
     return "active" if segment.is_active else "sealed"
+
+
+def setting_words(name: str, value: object) -> str:
+    """Return a setting and its value, with its unit."""
+    return f"{name} = {value_words(name, value)}"
+
+
+def value_words(name: str, value: object) -> str:
+    """Return the value of a setting in words: bytes and times with their units, and no limit as such."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return "-" if value is None else ", ".join(value) if isinstance(value, tuple | list) else str(value)
+    if not 0 <= value < NEVER and name.endswith((".ms", ".bytes")):
+        return "no limit"
+    if name.endswith(".ms"):
+        return duration(value)
+    return size(value) if name.endswith(".bytes") else f"{value:,}"

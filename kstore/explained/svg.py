@@ -53,6 +53,8 @@ _COLOURS = (
     ("futureink", "fill", "#6a3aa8", "#c9adf0"),
     ("clean", "fill", "#bfe3cd", "#1f4f37"),
     ("dirty", "fill", "#f6cfa6", "#6a4316"),
+    ("bounded", "fill", "#bfe0e6", "#1d4a52"),
+    ("uncommitted", "fill", "#ddd3c6", "#4b4238"),
     ("nowink", "fill", "#0b57d0", "#8ab4f8"),
     ("nowline", "stroke", "#0b57d0", "#8ab4f8"),
     ("timeindex", "fill", "#0b7a6f", "#5fd0c2"),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kstore.base.times import show
 
-__all__ = ["Tick", "TimeScale", "clock_of", "duration"]
+__all__ = ["Tick", "TimeScale", "clock_of", "duration", "even_steps"]
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _STEPS = (
@@ -119,6 +119,12 @@ def _bent(lengths: Sequence[float], room: float, power: float, least: float) -> 
     bent = [length**power for length in lengths]
     left = room - least * len(lengths)
     return [least + left * length / sum(bent) for length in bent]
+
+
+def even_steps(end: int, most: int) -> range:
+    """Return round spans from 0 to `end`, at most so many."""
+    step = next((step for step in _STEPS if step * most >= end), -(-end // most))
+    return range(0, end + 1, step)
 
 
 def clock_of(timestamps: Iterable[int | None]) -> Callable[[int | None], str]:

@@ -159,23 +159,22 @@ def _about(explanation: Explanation) -> str:
     count = len(explanation.segments)
     start, end = explanation.log_start_offset, explanation.log_end_offset
     records = f"Offsets {start:,} to {end - 1:,}" if start < end else f"No records, next offset {end:,}"
-    return f"{records}, in {count:,} segment{'s' if count != 1 else ''}, {total}.{_limits(explanation)}"
+    return f"{records}, in {count:,} segment{'s' if count != 1 else ''}, {total}; {_limits(explanation)}."
 
 
 def _limits(explanation: Explanation) -> str:
-    """Return the settings that limit the log, as a sentence."""
+    """Return the settings that limit the log."""
     settings = explanation.settings
     parts = []
     if _is_set(settings.get("retention.ms")):
-        parts.append(f"retention.ms is {duration(int(settings['retention.ms']))}")
+        parts.append(f"retention.ms is {segment_words.value_words('retention.ms', settings['retention.ms'])}")
     if _is_set(settings.get("retention.bytes")):
-        parts.append(f"retention.bytes is {size(int(settings['retention.bytes']))}")
+        parts.append(f"retention.bytes is {segment_words.value_words('retention.bytes', settings['retention.bytes'])}")
     if "compact" in str(settings.get("cleanup.policy", "")):
         parts.append(f"cleanup.policy is {settings['cleanup.policy']}")
     if not parts:
-        return " No limit is set."
-    text = " and ".join(parts)
-    return f" {text[0].upper()}{text[1:]}."
+        return "no limit is set"
+    return " and ".join(parts)
 
 
 def _is_set(limit: object) -> bool:

@@ -18,7 +18,9 @@ from kstore.log.opening import Marks, take_role
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.segments.producer_state import Expiry
 from kstore.log.segments.recovery import Seen
+from kstore.log.writing import retention_run
 from kstore.log.writing.housekeeping import Housekeeper
+from kstore.log.writing.retention import Deletion
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo
 
@@ -90,6 +92,10 @@ class HostedLog:
     def dirty_ratio(self) -> float:
         """The dirty ratio of a compacted log, as in `Log.stats`, but without reading the segments' files."""
         return compaction_stats.numbers(self.view, self.log.config, self.log._now())["dirty_ratio"]
+
+    def plan_retention(self, config: LogConfig) -> list[Deletion]:
+        """Return what retention would delete now with other settings."""
+        return retention_run.survey(self.view, config, self.log._now())[0]
 
     def configure(self, config: LogConfig) -> None:
         """Replace the whole configuration; it takes effect as after `Log.update_config`."""

@@ -5,14 +5,16 @@ Changes nothing. Partitions whose logs are not open are opened for reading, one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kstore.base import times
+from kstore.base.numbers import size
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes
+from kstore.explained.time_scale import duration
+from kstore.log.explaining.deciding_settings import broker_note, kafka_default, would_delete
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.disk_usage import Meter, Usage
@@ -20,6 +22,7 @@ from kstore.store.remedies import Case, case_of, find_remedies
 
 if TYPE_CHECKING:
     from kstore.explained.explanation import ExplainedSegment, Explanation
+    from kstore.log.writing.retention import Deletion
     from kstore.store.catalog import Entry
     from kstore.store.metadata import Metadata
 
@@ -38,7 +41,7 @@ _CAUSES = (
 
 
 def explain(
-    metadata: Metadata, topic: str | None, at_ms: int, progress: Callable[[int, int], object] = lambda *_: None
+    metadata: Metadata, topic: str | None, at_ms: int, progress: Callable[[int, int], None] | None
 ) -> DiskExplanation:
     """Return what takes the space of a store's directories, or of one topic; see `Store.explain`."""
     current = metadata.current()
@@ -46,30 +49,28 @@ def explain(
     meter = Meter()
     partitions: list[ExplainedPartition] = []
     cases: dict[str, list[Case]] = {}
-    note: str | None = None
+    by_default: dict[str, list[list[Deletion]]] = {}  # by root: what Kafka's default would delete where it may be meant
     for done, entry in enumerate(entries):
-        progress(done, len(entries))
+        if progress is not None:
+            progress(done, len(entries))
         usage = meter.partition(entry.path)
         try:
-            if entry.failure is not None:
-                raise entry.failure
-            with _opened(entry, metadata) as log:
-                explanation = log.explain(at=at_ms)
-                case = _case(log, explanation)
-            cases.setdefault(entry.topic, []).append(case)
-            note = note or explanation.note
-            partitions.append(_partition(entry, usage, explanation))
+            explanation, case = _look(entry, metadata, at_ms)
         except KStoreError as error:
             metadata.refuse_if_closed()
-            if entry.failure is None and not fs.exists(entry.path):
-                continue  # deleted since the call started
-            partitions.append(
-                ExplainedPartition(entry.topic, entry.partition, entry.path, 0, usage.total_bytes, 0, 0, (), str(error))
-            )
+            if entry.failure is not None or fs.exists(entry.path):  # else it was deleted since the call started
+                partitions.append(_unreadable(entry, usage, error))
+            continue
+        partitions.append(_partition(entry, usage, explanation))
+        cases.setdefault(entry.topic, []).append(case)
+        other = kafka_default(entry.root, case.config)
+        if other is not None:
+            by_default.setdefault(entry.root, []).append(case.deletions(other, at_ms))
     partitions.sort(key=lambda each: (-each.disk_bytes, each.topic, each.partition))
     others = _others(meter, metadata.paths, entries) if topic is None else ()
     other_bytes = sum(held.size_bytes for held in others)
     remedies = [remedy for name, of_topic in cases.items() for remedy in find_remedies(name, of_topic, at_ms)]
+    unknown = would_delete(gone for of_root in by_default.values() for gone in of_root)
     return DiskExplanation(
         paths=tuple(metadata.paths),
         at_ms=at_ms,
@@ -79,26 +80,31 @@ def explain(
         other_bytes=other_bytes,
         free_bytes=_free_bytes(metadata.paths),
         remedies=tuple(sorted(remedies, key=lambda remedy: -remedy.freed_bytes)),
-        note=note,
+        note=broker_note(by_default, unknown) if by_default else None,
         others=others,
     )
 
 
-@contextmanager
-def _opened(entry: Entry, metadata: Metadata) -> Iterator[Log]:
-    """Yield the log of a partition: the store's, or one that is opened for reading meanwhile."""
+def _look(entry: Entry, metadata: Metadata, at_ms: int) -> tuple[Explanation, Case]:
+    """Return the facts about a partition. A log that the store does not have open is opened for reading meanwhile."""
+    if entry.failure is not None:
+        raise entry.failure
     log = entry.log
     if log is not None and not log.closed:
-        yield log
-        return
-    with Log.open(entry.path, "r", config=metadata.config_of(entry.topic)) as opened:
-        yield opened
+        return _explained(log, at_ms)
+    with HostedLog.open_to_read(entry.path, metadata.config_of(entry.topic)).log as opened:
+        return _explained(opened, at_ms)
 
 
-def _case(log: Log, explanation: Explanation) -> Case:
-    last = explanation.segments[-1:]
-    first_timestamp = last[0].first_timestamp if last else None
-    return case_of(HostedLog(log).view, log.partition, log.config, first_timestamp, explanation.compaction)
+def _explained(log: Log, at_ms: int) -> tuple[Explanation, Case]:
+    view = HostedLog(log).view
+    view.check_end()
+    explanation = log.explain(at=at_ms)
+    return explanation, case_of(view, log.config, explanation)
+
+
+def _unreadable(entry: Entry, usage: Usage, error: KStoreError) -> ExplainedPartition:
+    return ExplainedPartition(entry.topic, entry.partition, entry.path, 0, usage.total_bytes, 0, 0, (), str(error))
 
 
 def _by_topic(partitions: Iterable[ExplainedPartition]) -> dict[str, int]:
@@ -145,10 +151,7 @@ def _partition(entry: Entry, usage: Usage, explanation: Explanation) -> Explaine
     for segment in explanation.segments:
         groups.setdefault(_cause(segment), []).append(segment)
     expired = groups.pop("check", [])
-    held = [
-        HeldBytes(cause, _size_of(segments), f"{_segments(segments)}: {segments[0].explanation}")
-        for cause, segments in groups.items()
-    ]
+    held = [HeldBytes(cause, _size_of(group), _why(cause, group, explanation)) for cause, group in groups.items()]
     if usage.deleted_bytes:
         held.append(HeldBytes("deleted", usage.deleted_bytes, _of_deleted(explanation)))
     return ExplainedPartition(
@@ -174,15 +177,33 @@ def _size_of(segments: Iterable[ExplainedSegment]) -> int:
     return sum(segment.size_bytes for segment in segments)
 
 
-def _segments(segments: Sequence[ExplainedSegment]) -> str:
-    """Name the first of some segments, and say how many more there are."""
-    first, more = segments[0], len(segments) - 1
+def _why(cause: str, segments: Sequence[ExplainedSegment], explanation: Explanation) -> str:
+    """Return what holds some segments, and until when, as a sentence about the first of them."""
+    first, settings = segments[0], explanation.settings
     name = f"{'the active ' if first.is_active else ''}segment {first.base_offset}"
-    return f"{name} and {more} more" if more else name
+    name += f" and {len(segments) - 1} more" if len(segments) > 1 else ""
+    until = "" if first.due_ms is None else f" until {times.show(first.due_ms)}"
+    if cause == "no_limit":
+        known = "" if explanation.note is None else ", as far as is known (see the note)"
+        return f"{name}: neither retention.ms nor retention.bytes sets a limit{known}"
+    if cause == "policy":
+        policy = settings["cleanup.policy"] or "empty"
+        cleaning = f"; {explanation.compaction.explanation}" if first.compaction is not None else ""
+        return f"{name}: cleanup.policy is {policy}, so neither size nor age counts{cleaning}"
+    if cause == "future_record":
+        return f"{name}: a record is from {times.show(first.max_timestamp)}, ahead of the clock, and keeps it{until}"
+    if cause == "earlier_segment":
+        return f"{name}: an earlier segment has to go first, and stays{until}"
+    if cause == "retention.ms":
+        moves = "; each append moves that on" if first.is_active else ""
+        return f"{name}: retention.ms keeps {duration(settings['retention.ms'])}, the first{until}{moves}"
+    if cause == "retention.bytes":
+        more = f"; the first goes after {size(first.bytes_left)} more" if first.bytes_left else ""
+        return f"{name}: retention.bytes keeps {size(settings['retention.bytes'])}{more}"
+    return f"{name}: {first.explanation}"
 
 
 def _of_deleted(explanation: Explanation) -> str:
     known = [file.gone_ms for file in explanation.deleted if file.gone_ms is not None]
-    if not known:
-        return "deleted files, until the process that deleted them unlinks them (file.delete.delay.ms)"
-    return f"deleted files, until {times.show(max(known))} (file.delete.delay.ms)"
+    until = times.show(max(known)) if known else "the process that deleted them unlinks them"
+    return f"deleted files: file.delete.delay.ms keeps them until {until}"

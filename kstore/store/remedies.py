@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.base import times
 from kstore.base.numbers import size
 from kstore.explained.explained_disk import Remedy
+from kstore.explained.time_scale import duration
 from kstore.log.reading.view import steadily
 from kstore.log.writing.retention import Deletion, Marks, decide
 from kstore.log.writing.retention_run import SegmentFacts
 
 if TYPE_CHECKING:
     from kstore.config.log_config import LogConfig
+    from kstore.explained.explanation import Explanation
     from kstore.log.reading.view import View
     from kstore.types import CompactionOutlook
 
@@ -25,6 +26,7 @@ _DAY_MS = 86_400_000
 _AGES_MS = (30 * _DAY_MS, 7 * _DAY_MS, _DAY_MS, _DAY_MS // 24)
 _MOST = 5
 """Remedies of one topic."""
+_LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,11 @@ class KnownSegment:
 class Case(NamedTuple):
     """A partition for which settings are tried."""
 
-    partition: int
     config: LogConfig
     marks: Marks
     segments: Sequence[KnownSegment]
     first_timestamp: int | None
-    """The greatest timestamp of the active segment's first batch, from which `segment.ms` counts."""
+    """The timestamp of the active segment's first batch, from which `segment.ms` counts."""
     compaction: CompactionOutlook
 
     @property
@@ -59,12 +60,11 @@ class Case(NamedTuple):
         return decide(self.segments, config, self.marks, at_ms)
 
 
-def case_of(
-    view: View, partition: int, config: LogConfig, first_timestamp: int | None, compaction: CompactionOutlook
-) -> Case:
+def case_of(view: View, config: LogConfig, explanation: Explanation) -> Case:
     """Read the facts of a partition's segments. Raises what reading a segment raises."""
     marks, segments = steadily(_facts, view, view=view)
-    return Case(partition, config, marks, segments, first_timestamp, compaction)
+    first_timestamp = explanation.segments[-1].first_timestamp if explanation.segments else None
+    return Case(config, marks, segments, first_timestamp, explanation.compaction)
 
 
 def _facts(view: View) -> tuple[Marks, list[KnownSegment]]:
@@ -96,7 +96,7 @@ def _by_age(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]],
         effect = _effect(cases, anyway, {"retention.ms": age}, at_ms)
         if effect.freed_bytes > best:
             best = effect.freed_bytes
-            what = f"the next check deletes {effect} whose newest record is older than {times.span(age)}"
+            what = f"deletes {effect} without a record of the last {duration(age)}"
             yield Remedy(topic, f"retention.ms={age}", best, f"{what}; {_instead('retention.ms', now)}")
 
 
@@ -109,8 +109,8 @@ def _by_size(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]]
     effect = _effect(cases, anyway, {"retention.bytes": limit}, at_ms)
     if effect.freed_bytes:
         explanation = (
-            f"the next check deletes {effect}, the oldest first, whatever their age; each partition keeps at least "
-            f"{size(limit)}, half of what the largest one has; {_instead('retention.bytes', now)}"
+            f"deletes the oldest, {effect}, whatever the age; each partition keeps at least {size(limit)}, "
+            f"half of what the largest one has; {_instead('retention.bytes', now)}"
         )
         yield Remedy(topic, f"retention.bytes={limit}", effect.freed_bytes, explanation)
 
@@ -118,7 +118,7 @@ def _by_size(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]]
 def _by_roll(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]], at_ms: int) -> Iterator[Remedy]:
     """Try to roll active segments that hold records beyond an age, since retention deletes whole segments only.
 
-    With a limit in force its age is tried, else the longest age for which an active segment is too long.
+    With a limit in force its age is tried, else the longest age for which active segments are too long.
     """
     config = cases[0].config
     is_limited = config.retention_ms >= 0
@@ -127,15 +127,18 @@ def _by_roll(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]]
         held = [(case, gone) for case, gone in zip(cases, anyway, strict=True) if _is_too_long(case, gone, age, at_ms)]
         if config.segment_ms <= segment_ms or not held:
             continue
-        if is_limited:
-            setting, freed = f"segment.ms={segment_ms}", sum(case.segments[-1].size_bytes for case, _ in held)
-        else:
-            setting = f"retention.ms={age},segment.ms={segment_ms}"
-            freed = sum(case.size_bytes - sum(deletion.size_bytes for deletion in gone) for case, gone in held)
+        setting, freed = f"segment.ms={segment_ms}", sum(case.segments[-1].size_bytes for case, _ in held)
+        if not is_limited:
+            setting = f"retention.ms={age},{setting}"
+            other = config.replace(retention_ms=age)
+            later = sum(case.size_bytes - _size_of(case.deletions(other, at_ms)) for case, _ in held)
+            freed = later + _effect(cases, anyway, {"retention.ms": age}, at_ms).freed_bytes
+            if later < _LEAST_SHARE * freed:  # without a roll nearly as much goes, and at once
+                continue
         from_ms = max(at_ms, *(segment.newest_found[0] + age + 1 for case, _ in held for segment in case.segments))
         explanation = (
-            f"not at once: the next append rolls the active segment of {_count(len(held), 'partition')}, which holds "
-            f"records older than {times.span(age)}; all of it can go from {times.show(from_ms)} on; "
+            f"the next append rolls the active segment of {_count(len(held), 'partition')}, which has records from "
+            f"before the last {duration(age)}; it can go as a whole once its newest record is that old; "
             f"{_instead('segment.ms', config.segment_ms)}"
         )
         yield Remedy(topic, setting, freed, explanation, from_ms)
@@ -160,8 +163,8 @@ def _by_cleaning(topic: str, cases: Sequence[Case], at_ms: int) -> Iterator[Reme
     most = sum(outlook.cleanable_bytes for outlook in waiting)
     if most:
         explanation = (
-            f"the next pass of the cleaner cleans {_count(len(waiting), 'partition')}; it frees what newer "
-            "records of the same keys replace, which may be little (kstore compact --dry-run counts it)"
+            f"the next pass of the cleaner cleans {_count(len(waiting), 'partition')}; it frees what newer records of "
+            "the same keys replace, which may be little (kstore compact --dry-run counts it)"
         )
         yield Remedy(topic, "min.cleanable.dirty.ratio=0", most, explanation, is_at_most=True)
 
@@ -194,6 +197,10 @@ def _effect(cases: Sequence[Case], anyway: Sequence[list[Deletion]], settings: d
     return _Effect(freed, segments, partitions)
 
 
+def _size_of(deletions: Sequence[Deletion]) -> int:
+    return sum(deletion.size_bytes for deletion in deletions)
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
@@ -201,4 +208,4 @@ def _count(number: int, noun: str) -> str:
 def _instead(name: str, value: int) -> str:
     if value < 0:
         return f"now {name} sets no limit"
-    return f"now {name} is {times.span(value) if name.endswith('.ms') else size(value)}"
+    return f"now {name} is {duration(value) if name.endswith('.ms') else size(value)}"
