@@ -41,7 +41,9 @@ def application(viewed: ViewedStore, access: Access, *, live: LiveEvents | None 
     routes = [
         routing.Route("/", directory.listing),
         routing.Route("/groups", directory.groups),
+        routing.Route("/disk", directory.disk),
         routing.Route("/live/directory", live.directory),
+        routing.Route("/live/disk", live.disk),
         routing.Route("/live/partition/{topic}/{number}", live.partition),
         routing.Route("/partition/{topic}/{number}", partition.overview),
         routing.Route("/partition/{topic}/{number}/records", partition.records),

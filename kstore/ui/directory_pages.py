@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from kstore.base import optional
 from kstore.errors import KStoreError
+from kstore.explained import disk_picture
+from kstore.explained.explained_disk import DiskExplanation
 from kstore.ui import query_values
 from kstore.ui.directory_facts import Asked, Paged, directory_rows
 from kstore.ui.page_templates import USER, Templates
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["DirectoryPages", "asked_rows"]
+__all__ = ["DirectoryPages", "asked_rows", "disk_version"]
 
 MAX_PAGE = 10_000_000
 
@@ -27,6 +29,12 @@ def asked_rows(request: Request) -> Asked:
         query_values.choice(request, "sort", "name", "size"),
         query_values.whole(request, "page", 1, 1, MAX_PAGE),
     )
+
+
+def disk_version(viewed: ViewedStore) -> str:
+    """Return a text that changes when it is found out what takes the space."""
+    found = viewed.disk()
+    return "" if found is None else str(found.at_ms) if isinstance(found, DiskExplanation) else "problem"
 
 
 class DirectoryPages:
@@ -59,6 +67,22 @@ class DirectoryPages:
         return self._page(
             "groups", "groups", paged=paged, rows=rows, wanted=wanted, is_known=found is not None, errors=errors
         )
+
+    def disk(self, request: Request) -> Response:
+        """Show what takes the space of the directories, what holds it, and what would free it."""
+        page = query_values.whole(request, "page", 1, 1, MAX_PAGE)
+        found = self._viewed.disk()
+        problem = str(found) if isinstance(found, KStoreError) else None
+        facts: dict[str, Any] = {"found": None, "problem": problem, "progress": self._viewed.disk_progress}
+        if isinstance(found, DiskExplanation):
+            paged = Paged.of(len(found.partitions), page)
+            facts |= {
+                "found": found,
+                "paged": paged,
+                "partitions": found.partitions[paged.first : paged.end],
+                "picture": self._templates.svg(disk_picture.picture(found, styled=False)),
+            }
+        return self._page("disk", "disk", version=disk_version(self._viewed), **facts)
 
     def _end(self, position: Committed) -> tuple[int | None, str | None]:
         """Return the log end of the partition that a position is in, or None and why it is not known."""

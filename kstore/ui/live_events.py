@@ -14,7 +14,7 @@ from kstore.base.numbers import size
 from kstore.errors import KStoreError
 from kstore.ui import query_values
 from kstore.ui.directory_facts import PartitionRow, directory_rows, row_of, version_of
-from kstore.ui.directory_pages import asked_rows
+from kstore.ui.directory_pages import asked_rows, disk_version
 from kstore.ui.page_templates import USER, clock_time, count, lag, per_second, total
 from kstore.ui.partition_pages import named_place
 from kstore.ui.viewed_store import ViewedStore
@@ -67,6 +67,15 @@ class LiveEvents:
                 values |= _values(row, f"{row.place}/")
                 values[f"{row.place}/lag"] = lag(lags)
             return News(values, found.version)
+
+        return self._stream(look)
+
+    async def disk(self, request: Request) -> Response:
+        """Stream how far the search for what takes the space is."""
+
+        def look() -> News:
+            done, every = self._viewed.disk_progress
+            return News({"progress": f"{done:,} of {every:,} partitions"}, disk_version(self._viewed))
 
         return self._stream(look)
 

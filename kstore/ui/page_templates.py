@@ -12,7 +12,7 @@ from kstore.base.terminal import escaped
 from kstore.base.times import span
 from kstore.explained import html_page
 
-__all__ = ["Templates", "assets", "clock_time", "count", "lag", "per_second", "total"]
+__all__ = ["Templates", "assets", "clock_time", "count", "lag", "per_second", "seconds", "total"]
 
 USER = "kstore ui"
 NONE = "\N{EN DASH}"
@@ -36,6 +36,7 @@ class Templates:
         self._pages.filters |= {
             "clean": escaped,
             "clock_time": clock_time,
+            "seconds": seconds,
             "count": count,
             "lag": lag,
             "per_second": per_second,
@@ -78,6 +79,12 @@ def clock_time(milliseconds: int | None) -> str:
         return f"{_EPOCH + timedelta(milliseconds=milliseconds):%Y-%m-%d %H:%M:%S.%f}"[:-3]
     except OverflowError:
         return f"{milliseconds} ms"
+
+
+def seconds(milliseconds: int | None) -> str:
+    """Return a time like `clock_time`, without milliseconds."""
+    shown = clock_time(milliseconds)
+    return shown[:19] if shown[4:5] == "-" else shown
 
 
 def count(number: int | None) -> str:

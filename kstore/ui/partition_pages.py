@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from kstore.base import optional
 from kstore.errors import CorruptRecordError, KStoreError, OffsetOutOfRangeError
-from kstore.explained import record_picture, timeline_picture
+from kstore.explained import lookup_picture, record_picture, timeline_picture
 from kstore.explained.explanation import ExplainedSegment, Explanation
 from kstore.explained.record_words import headline
 from kstore.explained.segment_words import fate, hold_words, roll_words
+from kstore.explained.time_scale import clock_of
 from kstore.log.log import Log
 from kstore.ui import query_values, record_view
 from kstore.ui.directory_facts import PAGE_ROWS, Paged, lags_of, row_of, version_of
-from kstore.ui.page_templates import USER, Templates, clock_time
+from kstore.ui.page_templates import USER, Templates, clock_time, seconds
 from kstore.ui.partition_facts import CHECK_BYTES, Explanations, batches_from, check_segments
 from kstore.ui.query_values import BadRequestError, NotFoundError
 from kstore.ui.viewed_store import Place, ViewedStore
@@ -84,12 +85,15 @@ class PartitionPages:
             return self._page("partition", place, "overview", **facts)
         chosen = None if base_offset is None else _segment_of(explanation, base_offset)
         paged = Paged.of(len(explanation.segments), page)
+        clock = _clock(explanation)
         link = partial(_segment_address, axis, page)
         facts |= {
             "paged": paged,
             "chosen": chosen,
             "timeline": self._timeline(explanation, axis, link),
-            "segments": [_segment_facts(explanation, each) for each in explanation.segments[paged.first : paged.end]],
+            "segments": [
+                _segment_facts(explanation, each, clock) for each in explanation.segments[paged.first : paged.end]
+            ],
             "link": link,
         }
         if chosen is not None:
@@ -158,11 +162,12 @@ class PartitionPages:
         start, end = view.log_start_offset, view.log_end_offset
         if not start <= offset < end:
             raise NotFoundError(f"offset {offset} is not in {place}, which has {start} to {end - 1}")
-        explanation, picture, problem = None, None, None
+        explanation, picture, lookup, problem = None, None, None, None
         try:
             explanation = log.explain(at=self._viewed.clock(), offset=offset)
             if explanation.record is not None:
                 picture = self._templates.svg(record_picture.picture(explanation, styled=False))
+                lookup = self._templates.svg(lookup_picture.picture(explanation, styled=False))
         except OffsetOutOfRangeError:
             raise
         except KStoreError as error:
@@ -179,6 +184,7 @@ class PartitionPages:
             explanation=explanation,
             headline=headline(explanation, explanation.record) if explanation and explanation.record else None,
             picture=picture,
+            lookup=lookup,
             problem=damage or problem,
         )
 
@@ -252,14 +258,22 @@ def _segment_of(explanation: Explanation, base_offset: int) -> ExplainedSegment:
     raise NotFoundError(f"there is no segment {base_offset}; it may have been deleted")
 
 
-def _segment_facts(explanation: Explanation, segment: ExplainedSegment) -> dict[str, Any]:
+def _clock(explanation: Explanation) -> Callable[[int | None], str]:
+    """Return the function that writes when segments go: the time of the day, if all go on the day of now."""
+    ends = (time for each in explanation.segments for time in (each.earliest_ms, each.latest_ms))
+    return clock_of((explanation.at_ms, *ends))
+
+
+def _segment_facts(
+    explanation: Explanation, segment: ExplainedSegment, clock: Callable[[int | None], str] = seconds
+) -> dict[str, Any]:
     """Return a segment, and a few words about it."""
     entries = segment.offset_index_entries
     return {
         "segment": segment,
         "rolled": roll_words(segment),
         "kept": hold_words(segment.holds),
-        "goes": fate(segment, clock_time, explanation.at_ms),
+        "goes": fate(segment, clock, explanation.at_ms),
         "density": segment.size_bytes // entries if entries else None,
     }
 

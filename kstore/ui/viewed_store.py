@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
+from kstore.explained.explained_disk import DiskExplanation
 from kstore.files import names
 from kstore.files.stream_positions import groups_with_positions, read_group
 from kstore.log.hosted_log import HostedLog
@@ -18,6 +19,9 @@ from kstore.ui.late_value import LateValue
 from kstore.ui.query_values import NotFoundError
 
 __all__ = ["Committed", "Groups", "Place", "Sizes", "ViewedStore"]
+
+
+_DISK_AGE_S = 10.0
 
 
 class Place(NamedTuple):
@@ -81,9 +85,13 @@ class ViewedStore:
         self.title = title or ", ".join(paths)
         self._sizes = LateValue(self._measure, patience=patience)
         self._groups = LateValue(self._read_groups, patience=patience)
+        self._disk = LateValue(self._explain_disk, patience=2 * patience, max_age=_DISK_AGE_S)
+        self._disk_progress = (0, 0)
+        self._is_closing = False
 
     def close(self) -> None:
         """Close the store and its logs."""
+        self._is_closing = True
         self.store.close()
 
     def places(self, matching: str = "") -> list[Place]:
@@ -121,6 +129,26 @@ class ViewedStore:
     def groups(self) -> Groups | None:
         """Return the positions of all groups; None if they are not known yet."""
         return self._groups.get()
+
+    def disk(self) -> DiskExplanation | KStoreError | None:
+        """Return what takes the space of the directories, or why that is not known; None if it is being found out."""
+        return self._disk.get()
+
+    @property
+    def disk_progress(self) -> tuple[int, int]:
+        """How many of how many partitions were looked at to find out what takes the space."""
+        return self._disk_progress
+
+    def _explain_disk(self) -> DiskExplanation | KStoreError:
+        def note(done: int, total: int) -> None:
+            if self._is_closing:
+                raise KStoreError("the server stops")
+            self._disk_progress = done, total
+
+        try:
+            return self.store.explain(at=self.clock(), progress=note)
+        except KStoreError as error:
+            return error
 
     def _measure(self) -> Sizes:
         found: dict[Place, int] = {}
