@@ -16,7 +16,7 @@ from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
 from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
-from kstore.log.explaining.deciding_settings import broker_note, is_of_broker
+from kstore.log.explaining.unknown_settings import broker_note, is_of_broker
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
