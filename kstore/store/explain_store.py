@@ -92,7 +92,7 @@ def _look(entry: Entry, metadata: Metadata, at_ms: int) -> tuple[Explanation, Ca
     log = entry.log
     if log is not None and not log.closed:
         return _explained(log, at_ms)
-    with HostedLog.open_to_read(entry.path, metadata.config_of(entry.topic)).log as opened:
+    with HostedLog.open_to_read(entry.path, metadata.config_of(entry.topic), metadata.broker).log as opened:
         return _explained(opened, at_ms)
 
 
