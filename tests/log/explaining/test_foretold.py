@@ -6,7 +6,6 @@ the store has a task, and every segment has to go at the check that was foretold
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -81,7 +80,7 @@ class Life:
 
     def look(self) -> None:
         live = {segment.base_offset for segment in self.log.segments}
-        on_disk = {int(name[:20]) for name in os.listdir(self.directory) if ".log" in name}
+        on_disk = {int(path.name[:20]) for path in self.directory.glob("*.log*")}
         for base in self.watched:
             if base not in live:
                 self.gone_ms.setdefault(base, self.clock.now)
