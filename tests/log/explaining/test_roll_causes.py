@@ -15,6 +15,8 @@ from kstore.log.segments.segment import Segment
 from tests.conftest import ManualClock
 from tests.log.segments.test_retention_story import canary
 
+pytestmark = pytest.mark.usefixtures("no_syncs")
+
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 NOW = 1_700_000_000_000
 
