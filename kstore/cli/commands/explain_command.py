@@ -11,6 +11,7 @@ from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
+from kstore.config.broker_config import BrokerConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, ConfigWarning
 from kstore.explained.disk_text import disk_text
@@ -88,7 +89,7 @@ def _explain_log(asked: argparse.Namespace, place: command_paths.Place) -> int:
     given = command_options.given(asked)
     config = command_paths.settings_in_force(entry.path, given)
     timestamp = None if asked.time is None else command_times.parse(asked.time)
-    with HostedLog.open_to_read(entry.path, config).log as log:
+    with HostedLog.open_to_read(entry.path, config, BrokerConfig.resolve(given)).log as log:
         found = log.explain(at=_at(asked), offset=asked.offset, timestamp=timestamp)
     _show(asked, found, explanation_text, log_page)
     if found.record is None and asked.offset is not None:
