@@ -38,9 +38,11 @@ class HostedLog:
         self.log = log
 
     @classmethod
-    def open_to_read(cls, path: str, config: LogConfig, broker: BrokerConfig) -> HostedLog:
+    def open_to_read(
+        cls, path: str, config: LogConfig, broker: BrokerConfig, clock: Callable[[], int] | None = None
+    ) -> HostedLog:
         """Open a partition for reading in a store with the settings `broker`; the store closes it."""
-        log = Log.open(path, "r", config=config)
+        log = Log.open(path, "r", config=config, clock=clock)
         log._is_own, log._broker = False, broker
         return cls(log)
 

@@ -53,7 +53,7 @@ class LogReaders:
                     if entry.failure is not None:
                         raise copy(entry.failure)
                     hosted = HostedLog.open_to_read(
-                        entry.path, self._metadata.config_of(entry.topic), self._metadata.broker
+                        entry.path, self._metadata.config_of(entry.topic), self._metadata.broker, self._clock
                     )
                     log = entry.log = hosted.log
         return log
