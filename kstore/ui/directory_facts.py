@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kstore.disk import fs
-from kstore.errors import KStoreError
+from kstore.errors import CorruptRecordError, KStoreError
 from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.view import steadily
@@ -59,8 +59,10 @@ class PartitionRow:
     """The greatest timestamp of the newest records; None if there is none."""
     rate: float | None = None
     """Records for each second, by the timestamps of the newest segment that has two of them; None if none has."""
+    fault: str | None = None
+    """Why the log ends before what was flushed; None if it does not."""
     error: str | None = None
-    """Why the log cannot be read."""
+    """Why the log cannot be read; the other values are not known then."""
 
     @property
     def records(self) -> int:
@@ -91,7 +93,7 @@ class DirectoryRows(NamedTuple):
     @property
     def version(self) -> str:
         """A text that changes if other rows belong on the page."""
-        names = ",".join(f"{row.place}{'!' if row.error else ''}" for row, _ in self.rows)
+        names = ",".join(f"{row.place}{'!' if row.error or row.fault else ''}" for row, _ in self.rows)
         return blake2b(f"{self.paged.rows} {names}".encode(), digest_size=8).hexdigest()
 
 
@@ -121,7 +123,7 @@ def row_of(viewed: ViewedStore, place: Place) -> PartitionRow:
 
 def version_of(row: PartitionRow) -> str:
     """Return a text that changes if the log does."""
-    return f"{row.start}-{row.end}-{row.segments}-{row.size_bytes}"
+    return f"{row.start}-{row.end}-{row.segments}-{row.size_bytes}{'!' if row.fault else ''}"
 
 
 def look_at(log: Log, view: ReadOnlyView, place: Place) -> PartitionRow:
@@ -137,9 +139,19 @@ def look_at(log: Log, view: ReadOnlyView, place: Place) -> PartitionRow:
             len(items),
             next((newest for each in items[:-3:-1] if (newest := view.maximum(each)[0]) >= 0), None),
             None if fs.is_mounted(log.path) else rate_of(view),
+            fault_of(view),
         )
 
     return steadily(look, view=view)
+
+
+def fault_of(view: ReadOnlyView) -> str | None:
+    """Return why a log ends before what was flushed; None if it does not."""
+    try:
+        view.check_end()
+    except CorruptRecordError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def rate_of(view: ReadOnlyView) -> float | None:
@@ -148,7 +160,7 @@ def rate_of(view: ReadOnlyView) -> float | None:
     for segment, end in zip(view.segments.items[:-3:-1], ends, strict=False):
         first, (last, _) = segment.first_timestamp(view.readable_bytes(segment)), view.maximum(segment)
         if first is not None and 0 <= first < last:
-            return (end - segment.base_offset) * 1000 / (last - first)
+            return (end - segment.base_offset - 1) * 1000 / (last - first)
     return None
 
 

@@ -11,11 +11,11 @@ from kstore.errors import CorruptRecordError, KStoreError, OffsetOutOfRangeError
 from kstore.explained import lookup_picture, record_picture, timeline_picture
 from kstore.explained.explanation import ExplainedSegment, Explanation
 from kstore.explained.record_words import headline
-from kstore.explained.segment_words import fate, hold_words, roll_words
+from kstore.explained.segment_words import fate, hold_words, offsets, roll_words
 from kstore.explained.time_scale import clock_of
 from kstore.log.log import Log
 from kstore.ui import query_values, record_view
-from kstore.ui.directory_facts import PAGE_ROWS, Paged, lags_of, row_of, version_of
+from kstore.ui.directory_facts import PAGE_ROWS, Paged, fault_of, lags_of, row_of, version_of
 from kstore.ui.page_templates import USER, Templates, clock_time, seconds
 from kstore.ui.partition_facts import CHECK_BYTES, Explanations, batches_from, check_segments
 from kstore.ui.query_values import BadRequestError, NotFoundError
@@ -67,8 +67,8 @@ class PartitionPages:
         page = query_values.whole(request, "page", 1, 1, MAX_PAGE)
         base_offset = query_values.maybe_whole(request, "segment")
         row = row_of(self._viewed, place)
-        explanation, problem = None, row.error
-        if problem is None:
+        explanation, problem = None, row.error or row.fault
+        if row.error is None:
             try:
                 explanation = self._explanations.of(place)
             except KStoreError as error:
@@ -116,8 +116,8 @@ class PartitionPages:
         key = query_values.text(request, "key")
         how = query_values.choice(request, "match", "is", "contains")
         log = self._viewed.log(place)
-        self._viewed.view(place)
-        start, end = log.log_start_offset, log.log_end_offset
+        view = self._viewed.view(place)
+        start, end = view.log_start_offset, view.log_end_offset
         notes: list[str] = []
         is_newest = offset is None and moment is None and not key
         if moment is not None:
@@ -146,6 +146,7 @@ class PartitionPages:
             match=how,
             asked_time=query_values.text(request, "time"),
             notes=notes,
+            problem=found.error or (fault_of(view) if found.is_end else None),
             is_newest=is_newest,
             version=version_of(row_of(self._viewed, place)),
             previous=max(start, offset - record_view.PAGE_RECORDS),
@@ -271,6 +272,7 @@ def _segment_facts(
     entries = segment.offset_index_entries
     return {
         "segment": segment,
+        "offsets": offsets(segment.base_offset, segment.next_offset),
         "rolled": roll_words(segment),
         "kept": hold_words(segment.holds),
         "goes": fate(segment, clock, explanation.at_ms),
