@@ -65,7 +65,7 @@ def _explain(view: Writer | ReadOnlyView, config: LogConfig, question: Question)
     kept = keep(facts, config, marks, checks, Moment(at_ms, question.now_ms))
     rules = RollRules(config)
     segments = []
-    for each, following, mine in zip(described, [*described[1:], None], kept, strict=True):
+    for each, following, mine in zip(described, (*described[1:], None), kept, strict=False):
         if following is None:
             cause = Cause(None, False, rules.of_active(each))
         else:
