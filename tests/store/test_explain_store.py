@@ -258,7 +258,7 @@ def append_to_all(root: Path, clock: ManualClock, topic: str, config: dict[str, 
 
 
 def settings_of(remedy: Remedy) -> dict[str, str]:
-    return dict(pair.split("=") for pair in remedy.setting.split(","))  # type: ignore[misc]
+    return dict(pair.split("=") for pair in remedy.setting.split(","))
 
 
 def freed(root: Path, clock: ManualClock, remedy: Remedy, tmp_path: Path) -> int:
