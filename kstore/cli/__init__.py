@@ -43,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "restore": "restore a directory of logs from a backup, as of any time it covers",
     "retain": "delete old segments now, or say which would be deleted and why",
     "tail": "print the last records, and new ones as they are appended",
+    "ui": "show a directory of logs in a browser",
     "verify": "check logs and their files for errors",
 }
 

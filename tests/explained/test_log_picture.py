@@ -49,7 +49,7 @@ def made(path: Path, clock: ManualClock, batches: int, *, minutes: int = 5) -> N
 
 def test_the_picture_in_the_docs_is_what_the_command_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(REPOSITORY / "docs")
-    module = importlib.import_module("make_picture")
+    module = importlib.import_module("make_pictures")
     assert text_of(module.PICTURE) == module.picture(), "make docs draws it anew"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Described(NamedTuple):
-    """A segment, its description, and the header of its first batch; None if it is empty or damaged there."""
+    """A segment, its description, and its first batch (None if it is empty), or why that cannot be read."""
 
     segment: Segment
     info: SegmentInfo
@@ -55,7 +55,8 @@ def describe_with_batches(view: View, taken: Snapshot) -> list[Described]:
 def _describe(view: View, segment: Segment, next_offset: int, *, is_active: bool) -> Described:
     try:
         info = describe(view, segment, next_offset, is_active=is_active)
-        return Described(segment, info, segment.first_batch(info.size_bytes))
+        first = segment.first_batch(info.size_bytes)
+        return Described(segment, info, first, "it is cut off" if info.size_bytes and first is None else None)
     except CorruptRecordError as error:
         # As `describe` does, without what the first batch says.
         info = SegmentInfo(

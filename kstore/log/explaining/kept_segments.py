@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from kstore.log.writing.retention import Facts
 
 
+# What decides about a segment comes first, if several things keep it.
+_ORDER = (
+    "high_watermark",
+    "policy",
+    "no_limit",
+    "earlier_segment",
+    "future_record",
+    "retention.ms",
+    "retention.bytes",
+    "log_start",
+    "only_segment",
+    "check",
+)
+
+
 class Moment(NamedTuple):
     """The moment that is explained, and the clock's now."""
 
@@ -40,8 +55,9 @@ def keep(facts: Sequence[Facts], config: LogConfig, marks: Marks, checks: CheckT
     kept = []
     is_blocked = False
     for number, each in enumerate(outlooks(facts, config, marks, at_ms, gone)):
-        holds = tuple(dict.fromkeys(name for name, _ in each.reasons))
-        sentences = [sentence for _, sentence in each.reasons]
+        reasons = sorted(each.reasons, key=lambda reason: _ORDER.index(reason[0]))
+        holds = tuple(dict.fromkeys(name for name, _ in reasons))
+        sentences = [sentence for _, sentence in reasons]
         is_blocked = is_blocked or "high_watermark" in holds
         when = NEVER
         if number < len(gone):
