@@ -149,11 +149,15 @@ def _by_roll(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]]
 
 
 def _is_too_long(case: Case, gone: Sequence[Deletion], age: int, at_ms: int) -> bool:
-    """Whether the active segment stays only because it holds records beyond an age and newer ones, too."""
-    if not case.segments or len(gone) == len(case.segments) or case.first_timestamp is None:
+    """Whether the active segment stays only because it holds records beyond an age and newer ones, too.
+
+    False if it is rolled anyway before it could be deleted.
+    """
+    first = case.first_timestamp
+    if not case.segments or len(gone) == len(case.segments) or first is None:
         return False
     newest = max(segment.newest_found[0] for segment in case.segments)
-    return case.first_timestamp < at_ms - age <= newest <= at_ms
+    return first < at_ms - age <= newest <= at_ms and newest + age < first + case.config.segment_ms
 
 
 def _by_cleaning(topic: str, cases: Sequence[Case], at_ms: int) -> Iterator[Remedy]:

@@ -20,9 +20,9 @@ MINUTE = 60_000
 HOSTILE = "a\x1b[31m\n\u202ereversed\x9b"
 
 
-def made(partition: Path, clock: ManualClock, segments: int, **settings: object) -> Explanation:
+def made(partition: Path, clock: ManualClock, segments: int) -> Explanation:
     """A log whose segments hold ten records each, one record each minute."""
-    with kstore.Log.open(partition, clock=clock, segment_bytes=800, retention_ms=30 * MINUTE, **settings) as log:
+    with kstore.Log.open(partition, clock=clock, segment_bytes=800, retention_ms=30 * MINUTE) as log:
         for number in range(segments):
             for _ in range(10):
                 clock.advance(MINUTE)

@@ -258,7 +258,7 @@ def append_to_all(root: Path, clock: ManualClock, topic: str, config: dict[str, 
 
 
 def settings_of(remedy: Remedy) -> dict[str, str]:
-    return dict(pair.split("=") for pair in remedy.setting.split(","))  # type: ignore[misc]
+    return dict(pair.split("=") for pair in remedy.setting.split(","))
 
 
 def freed(root: Path, clock: ManualClock, remedy: Remedy, tmp_path: Path) -> int:
@@ -318,14 +318,19 @@ def test_remedies_of_random_logs_free_what_they_promise(
                 config["retention.ms"] = random.choice((HOUR, 3 * DAY, 20 * DAY))
             if random.random() < 0.4:
                 config["retention.bytes"] = random.randrange(0, 60_000)
-            store.create_topic("t", random.randint(1, 3), config=config)
+            partitions = random.randint(1, 3)
+            store.create_topic("t", partitions, config=config)
             for _ in range(random.randrange(1, 150)):
                 clock.advance(random.choice((0, HOUR, 10 * HOUR, DAY)))
                 skew = random.choice((0, 0, 0, 0, -3 * DAY, HOUR))
                 store.append("t", bytes(random.randrange(900)), timestamp=clock() + skew)
         for remedy in explained(root, clock).remedies:
             tried += 1
-            assert (remedy, freed(root, clock, remedy, tmp_path)) == (remedy, remedy.freed_bytes)
+            found = freed(root, clock, remedy, tmp_path)
+            if remedy.from_ms is None or partitions == 1:
+                assert (remedy, found) == (remedy, remedy.freed_bytes)
+            else:  # in the meantime, other partitions' segments are rolled sooner, too
+                assert (remedy, found >= remedy.freed_bytes) == (remedy, True)
         clock.advance(now - clock())
     assert tried
 
