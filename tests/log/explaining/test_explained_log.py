@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +73,37 @@ def test_a_closed_log_explains_nothing(partition: Path) -> None:
         log.close()
         with pytest.raises(kstore.LogClosedError):
             log.explain()
+
+
+def test_it_may_be_asked_while_the_log_rolls_and_loses_segments(partition: Path) -> None:
+    settings: dict[str, Any] = {"segment_bytes": 300, "retention_bytes": 3000, "file_delete_delay_ms": 0}
+    with kstore.Log.open(partition, clock=ManualClock(NOW), **settings) as log:
+        log.append(b"v" * 30)
+        stopping = threading.Event()
+
+        def append() -> None:
+            while not stopping.is_set():
+                log.append_many([b"v" * 30] * 10)
+                log.apply_retention()
+                log.run_housekeeping()
+
+        writer = threading.Thread(target=append)
+        writer.start()
+        try:
+            with kstore.Log.open(partition, mode="r", **settings) as reader:
+                seen: set[int] = set()
+                for _ in range(25):
+                    for each in (log, reader):
+                        found = each.explain(timestamp=NOW)
+                        bases = [segment.base_offset for segment in found.segments]
+                        ends = [segment.next_offset for segment in found.segments]
+                        assert ends == [*bases[1:], found.log_end_offset]
+                        assert found.record is None or bases[0] <= found.record.offset < ends[-1]
+                        seen.add(ends[-1])
+        finally:
+            stopping.set()
+            writer.join()
+        assert len(seen) > 2
 
 
 def test_the_moment_may_be_a_datetime(partition: Path) -> None:
