@@ -119,7 +119,8 @@ def test_a_record_is_explained_by_its_offset_with_the_walk_to_it(data: Path, exp
         assert batch.last_offset == entry[0]
         assert log.fetch(entry[0], 1).position == entry[1]
         assert facts["batch_position"] == log.fetch(20, 1).position
-    assert lines[-len(facts["future"]) :] == [f"  - {sentence}" for sentence in facts["future"]]
+    told = lines.index("what happens to it:") + 1
+    assert lines[told : lines.index("", told)] == [f"  - {sentence}" for sentence in facts["future"]]
 
 
 def test_a_record_is_explained_by_its_time(data: Path, explain: Explain) -> None:

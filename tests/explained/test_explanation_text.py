@@ -176,7 +176,7 @@ def test_remedies_say_what_they_free_and_when() -> None:
         Remedy("keyed", "min.cleanable.dirty.ratio=0", 1 << 20, "cleans", is_at_most=True),
     )
     _, _, now, later, most = lines_of(str(disk_of(partition_of("orders", 0, 9 << 20), remedies=remedies)), "what would")
-    assert now.split() == ["3.0", "MiB", "orders", "retention.ms=86400000", *"next check deletes 3 segments".split()]
+    assert now.split() == ["3.0", "MiB", "orders", "retention.ms=86400000", "next", "check", "deletes", "3", "segments"]
     assert "2023-11-14T22:13:20.000Z  the next append rolls" in later
     assert most.startswith("  at most 1.0 MiB")
     none = str(disk_of(partition_of("orders", 0, 9 << 20)))

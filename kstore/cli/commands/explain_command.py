@@ -41,8 +41,8 @@ _ABOUT = """\
 Of a partition (DIR/TOPIC-P): why each segment was rolled, why it is still there, and when it goes. With --offset or
 --time also of one record: where it lies, how a lookup finds it, and when its bytes leave the disk.
 Of a data directory or a topic (DIR/TOPIC): what takes the space, what holds it, and which settings would free it.
-The words "?" and "inferred" mark a reason that was concluded from sizes, times and index entries, since the roll was
-before the log was opened. What is foretold holds if nothing more is appended.
+The word "inferred" marks a reason that was concluded from sizes, times and index entries, since the roll was before the
+log was opened. What is foretold holds if nothing more is appended.
 Changes nothing; a broker or a store may be writing to the directory. A broker's settings are not in its directory: give
 its file with -c server.properties. The settings that a store keeps for a topic have precedence over those given."""
 _EXAMPLES = """examples:
