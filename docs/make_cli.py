@@ -124,6 +124,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "`--html FILE` writes all of it with pictures into one file, `--all` shows all rows of long tables.",
         "$ kstore explain data/orders-0 --offset 12 -c retention.ms=3600000 --at 2013-06-01T09:45",
     ),
+    "ui": (
+        "Serves a page in the browser that shows a directory of logs, a store in use, a broker's directory while it runs, "
+        "or logs in an object store, and follows it ([in the browser](explain.md#in-the-browser)). Needs the extra `ui`. "
+        "It prints an address with a token, without which it answers nothing, and serves until Ctrl-C. It listens on "
+        "the loopback address unless `--host` names another; `-c` gives settings for its explanations.",
+    ),
     "cat": (
         "Prints records, one per line: from an offset (`--offset`), from a time (`--from`), the last ones "
         "(`--last`), up to an offset or a time; for a topic one partition after the other. The command ends when the "
