@@ -57,7 +57,7 @@ NEVER = Deadline(None, None, None)
 
 
 def deadline(checks: CheckTimes, due_ms: int, now_ms: int, delay_ms: int) -> Deadline:
-    """Return when a segment goes that may be deleted from `due_ms` on, a time that is not before `now_ms`.
+    """Return when a segment goes that may be deleted from `due_ms` on.
 
     The files stay `delay_ms` longer (`file.delete.delay.ms`).
     """

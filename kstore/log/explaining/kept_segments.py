@@ -64,7 +64,7 @@ def keep(facts: Sequence[Facts], config: LogConfig, marks: Marks, checks: CheckT
             when = soonest
             sentences.append(f"{told(checks, when)} deletes it")
         elif each.due_ms is not None and not is_blocked:
-            when = deadline(checks, max(each.due_ms, at_ms), moment.now_ms, delay_ms)
+            when = deadline(checks, each.due_ms, moment.now_ms, delay_ms)
             unless = ", unless more is appended" if number == len(facts) - 1 else ""
             from_ms = times.show(each.due_ms)
             sentences.append(f"it is old enough from {from_ms} on{unless}, and {told(checks, when)} deletes it")

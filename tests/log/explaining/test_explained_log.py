@@ -14,6 +14,8 @@ import pytest
 
 import kstore
 from kstore.explained.explanation import CheckTimes, Explanation
+from kstore.log.hosted_log import HostedLog
+from kstore.log.segments.segment import Segment
 from tests.conftest import ManualClock
 
 pytestmark = [pytest.mark.usefixtures("no_syncs"), pytest.mark.filterwarnings("ignore::kstore.ConfigWarning")]
@@ -65,6 +67,22 @@ def test_an_empty_log_and_a_new_directory_are_explained(root: Path, partition: P
     )
     with kstore.Log.open(partition, mode="r") as log, pytest.raises(kstore.OffsetOutOfRangeError):
         log.explain(offset=0)
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_asked_again_it_opens_no_file_again(partition: Path, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that shows a log of very many segments asks every second."""
+    fill(partition, records=40)
+    with kstore.Log.open(partition, mode=mode, clock=ManualClock(NOW)) as log:
+        first = log.explain()
+        for segment in HostedLog(log).view.segments.items[:-1]:
+            segment.let_go()
+
+        def refuse(self: Segment) -> Any:
+            raise AssertionError(f"{self.path} was opened again")
+
+        monkeypatch.setattr(Segment, "_open_file", refuse)
+        assert log.explain() == first
 
 
 def test_a_closed_log_explains_nothing(partition: Path) -> None:

@@ -96,6 +96,14 @@ def test_a_lookup_by_time_goes_through_the_time_index(canaries: Path) -> None:
     )
 
 
+def test_an_entry_of_the_very_time_is_taken(canaries: Path) -> None:
+    found = record(canaries, timestamp=NOW + 165 * SECOND)
+    assert (found.offset, found.bytes_scanned) == (165, 0)
+    assert found.steps[1].found == (NOW + 165 * SECOND, 165)
+    before = record(canaries, timestamp=NOW + 165 * SECOND - 1)
+    assert (before.offset, before.steps[1].found) == (165, (NOW + 137 * SECOND, 137))
+
+
 def test_a_time_before_the_first_entry_begins_with_the_segment(canaries: Path) -> None:
     found = record(canaries, timestamp=0)
     assert (found.offset, found.steps[1].found, found.steps[1].following) == (0, None, (NOW + 28 * SECOND, 28))

@@ -157,6 +157,50 @@ def test_a_call_of_roll_is_known_only_to_the_log_itself(partition: Path) -> None
     )
 
 
+@pytest.mark.parametrize(("more", "reason"), [(0, None), (1, "size")])
+def test_a_batch_that_just_fits_is_no_reason(partition: Path, more: int, reason: str | None) -> None:
+    """SEMANTICS 2.2: a segment may have exactly `segment.bytes`."""
+
+    def append(log: kstore.Log) -> None:
+        one_record(log, 0)
+        if more == 0:
+            log.roll()
+        one_record(log, 1)
+
+    size = kstore.encode_batch([b"v" * 30])
+    _, read = both(partition, append, segment_bytes=2 * len(size) - more)
+    assert [each.next_offset for each in read] == [1, 2]
+    assert read[0].roll_reason == reason
+
+
+@pytest.mark.parametrize(("more", "reason"), [(0, None), (1, "time")])
+def test_a_batch_of_the_last_millisecond_is_no_reason(partition: Path, more: int, reason: str | None) -> None:
+    def append(log: kstore.Log) -> None:
+        one_record(log, 0)
+        if more == 0:
+            log.roll()
+        one_record(log, MINUTE + more)
+
+    _, read = both(partition, append, segment_ms=MINUTE)
+    assert [each.next_offset for each in read] == [1, 2]
+    assert read[0].roll_reason == reason
+
+
+def test_the_entry_of_the_roll_itself_has_not_filled_the_index(partition: Path) -> None:
+    """SEMANTICS 2.9, 3.17: it goes into the reserved slot, or the last free one."""
+
+    def append(log: kstore.Log) -> None:
+        for number in range(4):
+            one_record(log, number)
+        assert log.segments[0].time_index_entries == 1
+        log.roll()
+        one_record(log, 4)
+
+    _, read = both(partition, append, segment_index_bytes=36, index_interval_bytes=150)
+    assert read[0].time_index_entries == 2, "as many as fill an index of three slots"
+    assert read[0].roll_reason is None
+
+
 def test_without_timestamps_segment_ms_counts_from_the_creation(partition: Path) -> None:
     """SEMANTICS 2.4: which no file tells."""
     clock = ManualClock(NOW)
