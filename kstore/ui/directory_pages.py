@@ -32,8 +32,8 @@ def asked_rows(request: Request) -> Asked:
 
 
 def disk_version(viewed: ViewedStore) -> str:
-    """Return a text that changes when it is found out what takes the space."""
-    found = viewed.disk()
+    """Return a text that changes when it is found out what takes the space; empty until then."""
+    found = viewed.disk_found()
     return "" if found is None else str(found.at_ms) if isinstance(found, DiskExplanation) else "problem"
 
 
@@ -80,7 +80,7 @@ class DirectoryPages:
                 "found": found,
                 "paged": paged,
                 "partitions": found.partitions[paged.first : paged.end],
-                "picture": self._templates.svg(disk_picture.picture(found, styled=False)),
+                "picture": self._templates.svg(disk_picture.picture(found, styled=False, prefix="drawn-disk")),
             }
         return self._page("disk", "disk", version=disk_version(self._viewed), **facts)
 

@@ -40,6 +40,10 @@ class LateValue(Generic[T]):
         running.wait(self._patience)
         return self._found
 
+    def found(self) -> T | None:
+        """Return the newest result, and look for no other."""
+        return self._found
+
     def _run(self, running: threading.Event) -> None:
         try:
             found = self._find()

@@ -74,8 +74,9 @@ class LiveEvents:
         """Stream how far the search for what takes the space is."""
 
         def look() -> News:
+            version = disk_version(self._viewed)
             done, every = self._viewed.disk_progress
-            return News({"progress": f"{done:,} of {every:,} partitions"}, disk_version(self._viewed))
+            return News({"progress": f"{done:,} of {every:,} partitions"}, version)
 
         return self._stream(look)
 

@@ -103,7 +103,7 @@ class PartitionPages:
     def _timeline(self, explanation: Explanation, axis: Any, link: Callable[[int], str]) -> Any:
         if not explanation.segments:
             return None
-        drawn = timeline_picture.picture(explanation, axis=axis, link=link, styled=False)
+        drawn = timeline_picture.picture(explanation, axis=axis, link=link, styled=False, prefix="drawn-timeline")
         return self._templates.svg(drawn)
 
     # Records.
@@ -167,8 +167,8 @@ class PartitionPages:
         try:
             explanation = log.explain(at=self._viewed.clock(), offset=offset)
             if explanation.record is not None:
-                picture = self._templates.svg(record_picture.picture(explanation, styled=False))
-                lookup = self._templates.svg(lookup_picture.picture(explanation, styled=False))
+                picture = self._templates.svg(record_picture.picture(explanation, styled=False, prefix="drawn-life"))
+                lookup = self._templates.svg(lookup_picture.picture(explanation, styled=False, prefix="drawn-lookup"))
         except OffsetOutOfRangeError:
             raise
         except KStoreError as error:

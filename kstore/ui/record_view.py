@@ -205,7 +205,7 @@ def whole(data: bytes | None) -> Whole | None:
 
 
 def _decoded(head: bytes, *, is_all: bool) -> str | None:
-    """Return the text of the beginning of a value; None if it is not UTF-8, or has control characters of old."""
+    """Return the text of the beginning of a value; None if it is not UTF-8, or has a NUL."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=is_all)
     except UnicodeDecodeError:

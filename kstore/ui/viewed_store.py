@@ -134,6 +134,10 @@ class ViewedStore:
         """Return what takes the space of the directories, or why that is not known; None if it is being found out."""
         return self._disk.get()
 
+    def disk_found(self) -> DiskExplanation | KStoreError | None:
+        """Return what `disk` has found out at last."""
+        return self._disk.found()
+
     @property
     def disk_progress(self) -> tuple[int, int]:
         """How many of how many partitions were looked at to find out what takes the space."""

@@ -62,6 +62,7 @@ class Pages:
         self.server, self.viewed = server, viewed
         self.host = f"127.0.0.1:{server.port}"
         self.cookie = f"kstore-ui-{server.port}={server.token}"
+        self._streams: list[Events] = []
 
     def ask(self, path: str, method: str = "GET", *, cookie: str | None = "", **headers: str) -> Answer:
         """One request; `cookie` replaces the right one, None leaves it out. Underscores in names become dashes."""
@@ -87,7 +88,13 @@ class Pages:
     def events(self, path: str) -> Events:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         connection.request("GET", path, headers={"Cookie": self.cookie})
-        return Events(connection)
+        self._streams.append(Events(connection))
+        return self._streams[-1]
+
+    def close(self) -> None:
+        """Close what a test has left open."""
+        for stream in self._streams:
+            stream.close()
 
 
 @contextmanager
@@ -100,7 +107,9 @@ def serving() -> Iterator[Callable[..., Pages]]:
             viewed = ViewedStore([str(root)], patience=30, **options)
             stack.callback(viewed.close)
             server = stack.enter_context(Server(viewed, interval=0.01))
-            return Pages(server, viewed)
+            made = Pages(server, viewed)
+            stack.callback(made.close)
+            return made
 
         yield serve
 

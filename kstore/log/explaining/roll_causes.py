@@ -108,6 +108,8 @@ class RollRules:
                     return why
             if reason == "time" and (why := self._by_jitter(rolled)) is not None:
                 return why
+            if reason == "time" and left.info.first_timestamp < 0:
+                return f"its records have no timestamps, and it was made more than {self._time_setting} before the roll"
         return _SINCE_CHANGED.get(reason, f"the log noted: {reason}")
 
     # What is inferred.

@@ -166,7 +166,7 @@ def test_without_timestamps_segment_ms_counts_from_the_creation(partition: Path)
         log.append(b"v", timestamp=-1)
         assert rolls(log) == [(0, "time", False), (1, None, False)]
         assert log.explain().segments[0].roll_explanation == (
-            "the next batch was more than segment.ms, as it was then, after its first batch"
+            "its records have no timestamps, and it was made more than segment.ms = 60000 ms (1 min) before the roll"
         )
     with kstore.Log.open(partition, mode="r", segment_ms=MINUTE) as log:
         first = log.explain().segments[0]
