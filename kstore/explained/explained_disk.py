@@ -116,11 +116,18 @@ class DiskExplanation:
         return str(_text.disk_text(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
         return asdict(self)
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the partitions as an Arrow table: a row for each, a column for each attribute of `ExplainedPartition`.
+        """Return the partitions as an Arrow table.
+
+        Returns:
+            A row for each partition, a column for each attribute of `ExplainedPartition`.
 
         Raises:
             ConfigError: PyArrow is not installed.
