@@ -70,13 +70,13 @@ class Remedy:
     topic: str
     """The topic that it is for."""
     setting: str
-    """The setting, and the value to give it, such as "retention.ms=86400000"."""
+    """The setting, and the value to give it, such as "retention.ms=86400000"; several are separated by commas."""
     freed_bytes: int
-    """Log bytes that the next check would delete with it, beyond what it deletes anyway."""
+    """Log bytes that the next check, or one at `from_ms`, would delete with it, beyond what it deletes anyway."""
     explanation: str
     """The effect in words."""
     from_ms: int | None = None
-    """From when on the bytes go, and not with the next check; None if the next check deletes them."""
+    """From when on a check deletes all of these bytes, if something is appended now; None for the next check."""
     is_at_most: bool = False
     """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 
