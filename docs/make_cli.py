@@ -46,11 +46,11 @@ as `DIR/TOPIC-P`, the name of its directory. `replicate`, `become-leader`, `back
 directories. A command that only reads takes no lock and changes nothing, so a broker or a store may write to the
 directory at the same time.
 
-`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `tail` and `verify` also read a prefix of an object store
-where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL (`s3://bucket/prefix`,
-`gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a file are named as in a
-directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A command that would change
-logs refuses such a URL. The options are the same in all eight:
+`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `tail`, `ui` and `verify` also read a prefix of an object
+store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
+(`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a
+file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A
+command that would change logs refuses such a URL. The options are the same in all nine:
 
 - `--option NAME=VALUE`: a setting of the object store, as in `backup` and `restore`. Credentials are taken from where
   the provider's own tools find them.
@@ -125,10 +125,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore explain data/orders-0 --offset 12 -c retention.ms=3600000 --at 2013-06-01T09:45",
     ),
     "ui": (
-        "Serves a page in the browser that shows a directory of logs, a store in use, a broker's directory while it runs, "
-        "or logs in an object store, and follows it ([in the browser](explain.md#in-the-browser)). Needs the extra `ui`. "
-        "It prints an address with a token, without which it answers nothing, and serves until Ctrl-C. It listens on "
-        "the loopback address unless `--host` names another; `-c` gives settings for its explanations.",
+        "Serves pages about a directory of logs to a browser on this machine, until Ctrl-C "
+        "([in the browser](explain.md#in-the-browser)): `kstore ui data`. It needs the extra `ui`: `pip install "
+        "kstore[ui]`.",
     ),
     "cat": (
         "Prints records, one per line: from an offset (`--offset`), from a time (`--from`), the last ones "

@@ -226,13 +226,19 @@ class Explanation:
         return str(_text.explanation_text(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
         return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the segments as an Arrow table: a row for each, a column for each attribute of `ExplainedSegment`.
+        """Return the segments as an Arrow table.
 
-        Times are timestamps of UTC in milliseconds.
+        Returns:
+            A row for each segment, a column for each attribute of `ExplainedSegment`. Times are timestamps of UTC in
+            milliseconds.
 
         Raises:
             ConfigError: PyArrow is not installed.
