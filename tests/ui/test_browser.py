@@ -205,7 +205,7 @@ def test_a_growing_log_is_followed(root: Path, pages: Callable[..., Pages], wind
         page.locator(f'#timeline svg a[href*="segment={last}#"]').wait_for()
         shown.open(f"{PLACE}/records")
         store.append("orders", b"the newest value")
-        page.locator("#records tbody tr:last-child", has_text="the newest value").wait_for()
+        page.locator("#records tbody tr:first-child", has_text="the newest value").wait_for()
 
 
 def test_the_focus_stays_where_it_is_while_a_page_follows(

@@ -19,7 +19,9 @@
     for (const element of document.querySelectorAll("[data-live]")) {
       const text = values[element.dataset.live];
       if (text === undefined || element.textContent === text) continue;
+      const isFirst = element.textContent === "\u2013"; // a dash: it was not known before
       element.textContent = text;
+      if (isFirst) continue;
       element.classList.remove("changed");
       void element.offsetWidth; // starts the animation again
       element.classList.add("changed");
