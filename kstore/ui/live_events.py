@@ -17,6 +17,7 @@ from kstore.ui.directory_facts import PartitionRow, directory_rows, row_of, vers
 from kstore.ui.directory_pages import asked_rows, disk_version
 from kstore.ui.page_templates import USER, clock_time, count, lag, per_second, total
 from kstore.ui.partition_pages import named_place
+from kstore.ui.query_values import NotFoundError
 from kstore.ui.viewed_store import ViewedStore
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def _news(look: Callable[[], News]) -> News:
     """Return what `look` returns; a log or directory that cannot be read is a problem, and is looked at again."""
     try:
         return look()
+    except NotFoundError as error:
+        return News({}, problem=str(error))
     except KStoreError as error:
         return News({}, problem=f"{type(error).__name__}: {error}")
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kstore.codec.compression import NAMES
+from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.explained.explanation import Explanation
 from kstore.log.log import Log
 from kstore.tools.check.findings import Finding
 from kstore.tools.check.verify import Report, verify
 from kstore.ui.query_values import BadRequestError
-from kstore.ui.viewed_store import Place, ViewedStore
+from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
 
 __all__ = ["BatchRow", "Batches", "Checked", "Explanations", "SizeClass", "batches_from", "check_segments"]
 
@@ -164,13 +165,13 @@ def check_segments(viewed: ViewedStore, place: Place, base_offset: int | None) -
     Raises `BadRequestError` for more than `CHECK_BYTES` or an unknown segment, and `KStoreError` while another check
     runs.
     """
-    log, view = viewed.log(place), viewed.view(place)
-    path, size_bytes = log.path, sum(map(view.readable_bytes, view.segments.items))
+    view = viewed.view(place)
+    path, size_bytes = view.directory, log_bytes(view.directory)
     if base_offset is not None:
         segment = next((each for each in view.segments.items if each.base_offset == base_offset), None)
         if segment is None:
             raise BadRequestError(f"{place} has no segment {base_offset}")
-        path, size_bytes = segment.path, view.readable_bytes(segment)
+        path, size_bytes = segment.path, fs.stat(segment.path).st_size
     if size_bytes > CHECK_BYTES:
         raise BadRequestError(
             f"{size_bytes} bytes are to be checked, and {CHECK_BYTES} is the most here: check one segment, or run "

@@ -19,7 +19,7 @@ from kstore.ui.directory_facts import PAGE_ROWS, Paged, fault_of, lags_of, row_o
 from kstore.ui.page_templates import USER, Templates, clock_time, seconds
 from kstore.ui.partition_facts import CHECK_BYTES, Explanations, batches_from, check_segments
 from kstore.ui.query_values import BadRequestError, NotFoundError
-from kstore.ui.viewed_store import Place, ViewedStore
+from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -139,6 +139,7 @@ class PartitionPages:
             place,
             "records",
             found=found,
+            shown=found.records[::-1] if is_newest else found.records,
             offset=offset,
             start=start,
             end=end,
@@ -241,7 +242,7 @@ class PartitionPages:
             place,
             "check",
             checked=checked,
-            size_bytes=sum(map(view.readable_bytes, view.segments.items)),
+            size_bytes=log_bytes(view.directory),
             most_bytes=CHECK_BYTES,
             base_offset=base_offset,
             bases=view.segments.bases[-200:],

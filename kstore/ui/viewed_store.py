@@ -18,7 +18,7 @@ from kstore.store.store import Store
 from kstore.ui.late_value import LateValue
 from kstore.ui.query_values import NotFoundError
 
-__all__ = ["Committed", "Groups", "Place", "Sizes", "ViewedStore"]
+__all__ = ["Committed", "Groups", "Place", "Sizes", "ViewedStore", "log_bytes"]
 
 
 _DISK_AGE_S = 10.0
@@ -161,7 +161,7 @@ class ViewedStore:
         except StorageError:  # the pages show the error when they list the directory
             entries = []
         for entry in entries:
-            found[Place(entry.topic, entry.partition)] = _log_bytes(entry.path)
+            found[Place(entry.topic, entry.partition)] = log_bytes(entry.path)
         return Sizes(found, sum(found.values()))
 
     def _read_groups(self) -> Groups:
@@ -203,8 +203,8 @@ def _streams(root: str, errors: list[str]) -> Iterable[Committed]:
             yield Committed(group, Place(topic, number), offset, found.written_ms, "", "stream")
 
 
-def _log_bytes(path: str) -> int:
-    """Return the bytes of the `.log` files in use; 0 if the directory was removed since it was listed."""
+def log_bytes(path: str) -> int:
+    """Return the bytes of the `.log` files in use in a partition's directory; 0 if it was just removed."""
     try:
         found = [entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG)]
         return sum(entry.stat(follow_symlinks=False).st_size for entry in found)

@@ -9,22 +9,19 @@
   let version = document.body.dataset.version;
   let wanted = null; // the version to show
   let loading = false;
-  let longest = 1000; // the least time between two loads, in milliseconds
-  let said = "";
-  let saidAt = 0;
+  let pause = 1000; // the least time between two loads, in milliseconds
 
-  function say(text, isUrgent) {
-    const now = performance.now();
-    if (text === said || (!isUrgent && now - saidAt < 10000)) return;
-    status.textContent = said = text;
-    saidAt = now;
+  function say(text) {
+    if (status.textContent !== text) status.textContent = text; // a screen reader reads each change
   }
 
   function write(values) {
     for (const element of document.querySelectorAll("[data-live]")) {
       const text = values[element.dataset.live];
       if (text === undefined || element.textContent === text) continue;
+      const isFirst = element.textContent === "\u2013"; // a dash: it was not known before
       element.textContent = text;
+      if (isFirst) continue;
       element.classList.remove("changed");
       void element.offsetWidth; // starts the animation again
       element.classList.add("changed");
@@ -63,14 +60,14 @@
     } catch {
       // The stream tells whether the server is there.
     }
-    longest = Math.max(1000, 10 * (performance.now() - began));
-    setTimeout(() => { loading = false; load(); }, longest);
+    pause = Math.max(1000, 10 * (performance.now() - began));
+    setTimeout(() => { loading = false; load(); }, pause);
   }
 
   function take(event) {
     const news = JSON.parse(event.data);
     document.body.classList.toggle("gone", Boolean(news.problem));
-    say(news.problem || news.says || "Live", Boolean(news.problem) || said === "");
+    say(news.problem ? `Not live: ${news.problem}` : "Live");
     write(news.values);
     wanted = news.version;
     load();
@@ -82,7 +79,7 @@
     stream.onerror = () => {
       document.body.classList.add("gone");
       const isOver = stream.readyState === EventSource.CLOSED;
-      say(isOver ? "Not live: kstore ui was stopped, or too many pages are open" : "Not live: connecting again", true);
+      say(isOver ? "Not live: kstore ui was stopped, or too many pages are open" : "Not live: connecting again");
       if (isOver) setTimeout(follow, 5000);
     };
   }
