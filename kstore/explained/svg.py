@@ -43,7 +43,7 @@ _COLOURS = (
     ("edge", "stroke", "#7d93ad", "#6f89a8"),
     ("edgeink", "fill", "#7d93ad", "#6f89a8"),
     ("sealed", "fill", "#d6e4f7", "#2b4160"),
-    ("active", "fill", "#fdeac2", "#5a4719"),
+    ("active", "fill", "#fdeac2", "#4a3a14"),
     ("before", "fill", "#e7e9ec", "#2a2f36"),
     ("going", "fill", "#f8d0c8", "#6b2c22"),
     ("goingink", "fill", "#a3260f", "#f5a593"),
@@ -61,15 +61,19 @@ _COLOURS = (
     ("timeline", "stroke", "#0b7a6f", "#5fd0c2"),
     ("offsetindex", "fill", "#b1460f", "#f2a071"),
     ("offsetline", "stroke", "#b1460f", "#f2a071"),
-    ("found", "fill", "#ffd36b", "#8a6a12"),
+    ("found", "fill", "#ffd36b", "#6b5210"),
 )
 _FILLS = {"edge": "edgeink", "inkline": "ink", "goingline": "goingink", "nowline": "nowink"}
 _FILLS |= {"timeline": "timeindex", "offsetline": "offsetindex"}
 
 # The widths of characters in ems, as in DejaVu Sans and Verdana, which are wider than other fonts of screens.
-_NARROW, _THIN = frozenset("fijlrtI.,:;'|!()[]{} -/\\\""), frozenset("ijl'|.,:;!I")
-_WIDE = frozenset("mwMWOQGD@%&+=<>~\u2192\u2026")
-_BOLD = 1.11
+_EMS = {
+    **dict.fromkeys("ijl'|.,:;!I ", 0.33),
+    **dict.fromkeys('frt()[]{}-/\\"', 0.42),
+    **dict.fromkeys("cksvxyz", 0.59),
+    **dict.fromkeys("mwMWOQGD@%&+=<>~\u2192\u2026", 0.9),
+}
+_BOLD = 1.13
 
 # Characters that XML does not allow, not even as references.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -94,21 +98,14 @@ def safe(string: str) -> str:
 
 def width_of(string: str, size: float = 13, *, bold: bool = False) -> float:
     """Return how wide a text is at most, in the common fonts."""
-    ems = sum(
-        0.34
-        if letter in _THIN
-        else 0.42
-        if letter in _NARROW
-        else 0.9
-        if letter in _WIDE
-        else 0.7
-        if letter.isupper()
-        else 0.63
-        if letter < "\u0250" or letter in "\u2013\u2022"
-        else 1.05
-        for letter in string
-    )
+    ems = sum(_EMS.get(letter) or _usual(letter) for letter in string)
     return ems * size * (_BOLD if bold else 1)
+
+
+def _usual(letter: str) -> float:
+    if letter.isupper():
+        return 0.7
+    return 0.64 if letter < "\u0250" or letter in "\u2013\u2022" else 1.05
 
 
 def fitted(string: str, room: float, size: float = 13, *, bold: bool = False) -> str:
