@@ -76,7 +76,7 @@ _EMS = {
 _BOLD = 1.13
 
 # Characters that XML does not allow, not even as references.
-_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_NOT_XML = re.compile("[\ufffe\uffff]")  # beyond those that `escaped` escapes
 
 
 class Sheet(NamedTuple):
@@ -92,8 +92,7 @@ class Sheet(NamedTuple):
 
 def safe(string: str) -> str:
     """Return any text as ASCII that XML and HTML show as this text; control characters are shown escaped."""
-    shown = _NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped(string))
-    return escape(shown).encode("ascii", "xmlcharrefreplace").decode()
+    return escape(_shown(string)).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def width_of(string: str, size: float = 13, *, bold: bool = False) -> float:
@@ -110,7 +109,7 @@ def _usual(letter: str) -> float:
 
 def fitted(string: str, room: float, size: float = 13, *, bold: bool = False) -> str:
     """Return a text that fits into this width: the text, or its beginning and end with an ellipsis between them."""
-    string = escaped(string)
+    string = _shown(string)
     if width_of(string, size, bold=bold) <= room:
         return string
     low, high = 0, min(len(string) - 1, int(room / size * 4) + 1)
@@ -126,7 +125,7 @@ def fitted(string: str, room: float, size: float = 13, *, bold: bool = False) ->
 def wrapped(string: str, room: float, size: float = 13, *, bold: bool = False, most: int = 6) -> list[str]:
     """Return the lines of a text that is broken at spaces to fit; what exceeds `most` lines is left out."""
     lines: list[str] = []
-    for word in escaped(string).split():
+    for word in _shown(string).split():
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and width_of(longer, size, bold=bold) <= room:
             lines[-1] = longer
@@ -242,6 +241,11 @@ def _head(prefix: str, kind: str) -> str:
     size = 'viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse"'
     shape = f'<path class="{_FILLS[kind]}" d="M0 0L8 4L0 8z"/>'
     return f'<marker id="{prefix}-{kind}" orient="auto" {size}>{shape}</marker>'
+
+
+def _shown(string: str) -> str:
+    """Return a text whose control characters, and others that XML does not allow, are shown escaped."""
+    return _NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped(string))
 
 
 def _elided(string: str, kept: int) -> str:
