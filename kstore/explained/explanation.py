@@ -98,7 +98,7 @@ class ExplainedSegment:
     """What keeps it now, under fixed names: "log_start", "policy" (`cleanup.policy` has no delete), "high_watermark",
     "retention.ms", "retention.bytes", "no_limit" (neither is set), "future_record" (a timestamp ahead of the clock),
     "earlier_segment" (only a prefix of the log is deleted), "only_segment" (it is active and empty), "check" (the next
-    check deletes it). Empty never.
+    check deletes it). Empty never; if there are several, the first decides when it is deleted.
     """
     explanation: str
     """Why it is kept and when it is deleted, in words."""
@@ -130,8 +130,8 @@ class LookupStep:
     """The file that is read; for "segment" the directory."""
     found: tuple[int, int] | None
     """The entry that is taken: (timestamp, offset) of a time index, (offset, position) of an offset index; for "scan"
-    the positions from which and to which the log is read; for "segment" its offsets; None if an index has no entry at
-    or before the target.
+    and "batch" the positions from which and to which the log is read; for "segment" its first and last offset; None if
+    an index has no entry at or before the target.
     """
     following: tuple[int, int] | None
     """The next entry of the index; None if there is none."""

@@ -69,7 +69,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(data: Path, capsys: py
     assert "retention.ms keeps 5400000 ms (1 h 30 min)" in gone[0]
     stays = [line for line in lines if line.startswith("  kept: ")]
     assert len(stays) == 3
-    assert "retention.ms sets no limit" in stays[0]
+    assert "retention.ms = -1 sets no limit" in stays[0]
     assert stays[1].startswith("  kept: segment 10 and all after it: the log start 0 is below its end 15; ")
     assert "; it is deleted from " in stays[1]
 

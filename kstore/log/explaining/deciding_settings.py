@@ -1,22 +1,13 @@
-"""Collects the settings that decide about rolls, deletion and compaction, and what is not known about a broker's."""
+"""Collects the settings that decide about rolls, deletion and compaction, under Kafka's names."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kstore.base import times
-from kstore.config.broker_config import BrokerConfig
-from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig
-from kstore.disk import fs
-from kstore.log.explaining.check_times import BROKER_FILE
-
 if TYPE_CHECKING:
+    from kstore.config.broker_config import BrokerConfig
+    from kstore.config.log_config import LogConfig
     from kstore.config.settings import Settings
-    from kstore.log.reading.read_only_view import ReadOnlyView
-    from kstore.log.writing.retention import Deletion
-    from kstore.log.writing.writer import Writer
 
 _OF_LOG = (
     "cleanup_policy",
@@ -64,29 +55,3 @@ def _named(config: Settings, names: tuple[str, ...]) -> Deciding:
 
 def _plain(value: Any) -> Any:
     return ",".join(value) if isinstance(value, tuple) else value
-
-
-def note_on_broker(
-    view: Writer | ReadOnlyView, config: LogConfig, decide: Callable[[LogConfig], list[Deletion]]
-) -> str | None:
-    """Return that a broker's settings are not known, and what Kafka's defaults would do; None if that does not matter.
-
-    `decide` returns what retention deletes at the explained moment with other settings.
-    """
-    if not config.deletes or "retention_ms" in config.explicit:
-        return None
-    if not fs.exists(os.path.join(view.root, BROKER_FILE)):
-        return None
-    gone = decide(config.replace(retention_ms=KAFKA_RETENTION_MS))
-    default = f"Kafka's default of retention.ms = {times.span(KAFKA_RETENTION_MS)}"
-    if gone:
-        count = f"{len(gone)} segments" if len(gone) > 1 else "1 segment"
-        offsets = f"offsets {gone[0].base_offset} to {gone[-1].next_offset - 1}"
-        does = f"{default} would delete {count} at the next check, {offsets}"
-    else:
-        does = f"{default} would delete nothing yet"
-    return (
-        f"a broker wrote {view.root}, and its settings are not known: they are in its server.properties and, for a "
-        f'topic, in the metadata of its cluster. {does}. Give its settings with config="server.properties", or '
-        "with -c server.properties on the command line."
-    )
