@@ -101,7 +101,7 @@ def drawn_batch(x: float, y: float, offset: str, batch: Batch) -> Iterator[str]:
     yield svg.text(x + 113, y + 27, "header, CRC", size=12, anchor="middle")
     yield svg.box(x + 158, y + 4, 96, 36, "found edge")
     yield svg.text(x + 206, y + 20, "key, value", size=12, anchor="middle")
-    yield svg.text(x + 206, y + 34, f"{batch.size_bytes - HEADER} bytes", "soft", size=11, anchor="middle")
+    yield svg.text(x + 206, y + 34, f"{batch.size_bytes - HEADER} bytes", size=11, anchor="middle")
 
 
 def page_cache(batch: Batch) -> Iterator[str]:
@@ -119,7 +119,7 @@ def page_cache(batch: Batch) -> Iterator[str]:
     for name, kind, y in rows:
         yield svg.text(x - 12, y + 21, name, size=13, bold=True, anchor="end")
         yield svg.box(x, y, right - x, 32, kind)
-    yield svg.text(x + 10, rows[0][2] + 21, f"{batch.position:,} bytes of batches before", "soft", size=12)
+    yield svg.text(x + 10, rows[0][2] + 21, f"{batch.position:,} bytes of batches before", size=12)
     yield svg.box(right - 90, rows[0][2], 90, 32, "found edge")
     yield svg.text(right - 45, rows[0][2] + 21, f"batch {batch.offset}", size=12, anchor="middle")
     number = f"{batch.entries} entries" if batch.entries != 1 else "1 entry"

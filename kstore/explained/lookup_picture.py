@@ -109,7 +109,7 @@ def _entries(step: LookupStep, y: float, clock: Callable[[int | None], str]) -> 
             shown = f"{clock(entry[0])} \u2192 offset {entry[1]:,}"
         else:
             shown = f"offset {entry[0]:,} \u2192 byte {entry[1]:,}"
-        wide = max(min(svg.width_of(shown, 13) + 20, _RIGHT - x), 120)
+        wide = min(max(svg.width_of(shown, 13) + 20, 120), _RIGHT - x)
         yield svg.box(x, y + 6, wide, _BOX, f"{fill} {kind}", dashed=fill == "paper")
         label = svg.fitted(shown, wide - 8)
         yield svg.text(x + wide / 2, y + 26, label, "soft" if words else "ink", anchor="middle")

@@ -66,11 +66,11 @@ class TimeScale:
         if len(points) < 2:
             middle = points[0] if points else 0
             points = [middle - _MINUTE, middle + _MINUTE]
-        lengths = [float(after - before) for before, after in pairwise(points)]
+        lengths: list[float] = [after - before for before, after in pairwise(points)]  # exact: times may be far apart
         self._broken = _too_long(lengths, _gaps(points, whole)) if power == 1 else set()
         rest = sum(length for number, length in enumerate(lengths) if number not in self._broken)
         for number in self._broken:
-            lengths[number] = rest / 5
+            lengths[number] = max(rest // 5, 1)
         if power != 1:
             lengths = _bent(lengths, right - left, power, least)
         self._points, self.left, self.right = points, left, right
@@ -96,7 +96,7 @@ class TimeScale:
 
     def ticks(self, room: float = 64) -> list[Tick]:
         """Return marks at round times, at least this far from each other; none where the scale is broken."""
-        step = next((step for step in _STEPS if step * self._scale >= room), _STEPS[-1])
+        step = _round_step(room / self._scale)
         ticks: list[Tick] = []
         day, last = "", self.left - room
         for at, start in enumerate(self._points[:-1]):
@@ -142,8 +142,17 @@ def _bent(lengths: Sequence[float], room: float, power: float, least: float) -> 
 
 def even_steps(end: int, most: int) -> range:
     """Return round spans from 0 to `end`, at most so many."""
-    step = next((step for step in _STEPS if step * most >= end), -(-end // most))
-    return range(0, end + 1, step)
+    return range(0, end + 1, _round_step(end / most))
+
+
+def _round_step(least: float) -> int:
+    """Return a round span that is not shorter than `least` milliseconds."""
+    found = next((step for step in _STEPS if step >= least), None)
+    if found is None:
+        found = _STEPS[-1]
+        while found < least:
+            found *= 10
+    return found
 
 
 def clock_of(timestamps: Iterable[int | None]) -> Callable[[int | None], str]:

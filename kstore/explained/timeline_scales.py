@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["BAR", "LEFT", "MARGIN", "RIGHT", "ROW", "WIDTH", "OverOffsets", "OverTime", "Row", "is_set"]
 
 WIDTH, MARGIN = 960, 24
-LEFT, RIGHT = 226, 706
+LEFT, RIGHT = 250, 712
 """The edges of the scale."""
 ROW, BAR = 40, 22
 

@@ -1,1 +1,1 @@
-"""Explanations as text, HTML, pictures and tables."""
+"""The facts of explain and plan as pictures, pages and tables."""
