@@ -17,7 +17,7 @@ from kstore.log.compaction.dirtiness import Bound, Dirtiness
 from kstore.log.compaction.segment_groups import Source, group
 from kstore.planning.growing_segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SealedSegment
 from kstore.planning.planned_retention import Checks, Deleted, fact_of
-from kstore.planning.segment_runs import SegmentRun, Steps, Sums, sums_of
+from kstore.planning.segment_runs import Pattern, SegmentRun, Sums, single, sums_of
 from kstore.planning.space_over_time import Piece
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES = 61  # of a batch
 _MOST_SOURCES = 2000  # segments of a pass that are looked at one by one
+
+_RUNS_OF_WORK = 8  # so many runs take as long to look at as a segment to fill
 
 
 class Cleaned(NamedTuple):
@@ -68,7 +70,10 @@ class PlannedCompaction:
             later = self._passes.at_or_after(due) if (due := self._due_by_lag(at)) is not None else None
             bound = until_ms if later is None else min(later, until_ms)
             missing = self._missing_bytes()
-            if missing > 0:
+            if self._is_held_back(at):  # what is appended now comes behind that
+                log.append_until(bound)
+                has_more = False
+            elif missing > 0:
                 grown_ms = log.grown_ms(missing, bound)
                 log.append_until(bound if grown_ms is None else grown_ms)
                 has_more = grown_ms is not None
@@ -81,6 +86,10 @@ class PlannedCompaction:
             if self._is_eligible(later):
                 return later
             now_ms = later
+
+    def _is_held_back(self, ms: int) -> bool:
+        lag_ms = self._config.min_compaction_lag_ms
+        return lag_ms > 0 and self._old_dirty(ms - lag_ms)[1] is not None
 
     def _missing_bytes(self) -> int:
         """Return how many bytes have to be appended at least until the dirty ratio can be high enough."""
@@ -107,6 +116,7 @@ class PlannedCompaction:
     def _dirtiness(self, ms: int) -> Dirtiness:
         """Return how dirty the log is (SEMANTICS 7.2)."""
         config, active = self._config, self._log.growing.base_offset
+        self._log.work += len(self._log.sealed.runs) // _RUNS_OF_WORK
         bound: Bound = "active segment"
         uncleanable, dirty = active, self._dirty_bytes()
         if config.min_compaction_lag_ms > 0:
@@ -226,12 +236,12 @@ class PlannedCompaction:
             segments = [cast(SealedSegment, member.segment) for member in members]
             loses = self.kept_offset > max(before, segments[0].base_offset) and segments[0].records > 0
             if len(segments) == 1 and not loses:
-                left.append(SegmentRun(segments))
+                left.append(single(*segments))
                 continue
             new = self._rewritten(segments)
             written = written.plus(sums_of(new))
-            left.append(SegmentRun([new]))
-            run = SegmentRun(segments)
+            left.append(single(new))
+            run = single(*segments)
             replaced.append(Deleted(run, 0, len(run), ms, "compaction"))
         self._log.compacted(written, ms)
         return left, replaced
@@ -264,8 +274,7 @@ class PlannedCompaction:
         count = -(-kept.size_bytes // (batches * log.batch_bytes))
         start = last.next_offset - count * batches * per_batch
         one = log.filled(start, start, start + batches * per_batch).sealed(last.reason)
-        steps = Steps(log.stretch_of(start), start // per_batch, batches)
-        made = SegmentRun([one], count, steps)
+        made = SegmentRun(Pattern([one], log.stretch_of(start), start // per_batch, batches), count)
         log.compacted(made.below(count), 0)
         return [made]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.log.segments.roll import limits
 from kstore.planning.growing_segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, GrowingSegment, SealedSegment
-from kstore.planning.segment_runs import SealedLine, SegmentRun, Steps, Sums, sums_of
+from kstore.planning.segment_runs import Pattern, SealedLine, SegmentRun, Sums, single, sums_of
 
 if TYPE_CHECKING:
     from kstore.config.log_config import LogConfig
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RETENTION = "retention"
 """The reason of a roll by retention, which deletes all segments (SEMANTICS 6.9)."""
 
-_MOST_DIFFERENT = 50
+_MOST_DIFFERENT = 12
 """After so many segments of a stretch without a repetition, the next ones are taken to be like them."""
 
 
@@ -34,6 +34,11 @@ class _Earlier(NamedTuple):
     first: int
     end: int
     segment: SealedSegment
+
+
+def _pattern(stretch: Stretch, earlier: list[_Earlier]) -> Pattern:
+    first = earlier[0].first
+    return Pattern([each.segment for each in earlier], stretch, first, earlier[-1].end - first)
 
 
 class PlannedLog:
@@ -52,6 +57,7 @@ class PlannedLog:
         self._space = space
         self._fresh: dict[tuple[int, int], int] = {}  # the phases at which segments of the stretch began
         self._recent: list[_Earlier] = []  # the latest segments, all of the present stretch, one after the other
+        self._typical: list[Pattern] = []  # what all segments of the stretch are taken to be like: the first n of them
         self.growing: GrowingSegment
         self.stretch: Stretch | None = next(stretches, None)
         self._begun = [] if self.stretch is None else [self.stretch]
@@ -143,8 +149,7 @@ class PlannedLog:
         self._begun.append(stretch)
         self.stretch, self.number = stretch, stretch.first
         self._following.pop(0)
-        self._fresh.clear()
-        self._recent.clear()
+        self._forget()
 
     def _append(self, stretch: Stretch, end: int, *, to_roll: bool = False) -> None:
         if self.number == stretch.first < end:
@@ -163,49 +168,56 @@ class PlannedLog:
 
     def _repeat(self, stretch: Stretch, end: int) -> None:
         """If what follows is known from earlier segments of the stretch, add all of it that ends before `end`."""
+        if self._typical:
+            self._add_typical(stretch, end)
+            return
         first = self._fresh.setdefault(stretch.phase(self.number), self.number)
         if first < self.number:
-            pattern = [each for each in self._recent if each.first >= first]
+            pattern = _pattern(stretch, [each for each in self._recent if each.first >= first])
             self._add_run(stretch, pattern, (end - 1 - self.number) // (self.number - first))
-            self._fresh.clear()
-            self._recent.clear()
+            self._forget()
         elif len(self._recent) >= _MOST_DIFFERENT:
+            self._typical = [_pattern(stretch, self._recent[:count]) for count in range(1, _MOST_DIFFERENT + 1)]
             self.is_exact = False
-            pattern = self._recent[-_MOST_DIFFERENT:]
-            batches = pattern[-1].end - pattern[0].first
-            self._add_run(stretch, pattern, (end - 1 - self.number) // batches)
-            left = end - 1 - self.number
-            self._add_run(stretch, [each for each in pattern if each.end - pattern[0].first <= left], 1)
+            self._add_typical(stretch, end)
 
-    def _add_run(self, stretch: Stretch, pattern: list[_Earlier], repeats: int) -> None:
+    def _add_typical(self, stretch: Stretch, end: int) -> None:
+        """Add what is like the typical segments and ends before `end`."""
+        whole = self._typical[-1]
+        self._add_run(stretch, whole, (end - 1 - self.number) // whole.batches)
+        count = bisect_right(self._typical, end - 1 - self.number, key=attrgetter("batches"))
+        if count:
+            self._add_run(stretch, self._typical[count - 1], 1)
+
+    def _forget(self) -> None:
+        self._fresh.clear()
+        self._recent.clear()
+        self._typical = []
+
+    def _add_run(self, stretch: Stretch, pattern: Pattern, repeats: int) -> None:
         """Add what is like earlier segments, `repeats` times, and go on after it."""
-        if not pattern or repeats <= 0:
+        if repeats <= 0:
             return
-        batches = pattern[-1].end - pattern[0].first
-        moved = Steps(stretch, pattern[0].first, self.number - pattern[0].first)
-        steps = Steps(stretch, self.number, batches)
-        run = SegmentRun([moved.shift(each.segment, 1) for each in pattern], repeats, steps)
+        run = SegmentRun(pattern, repeats, self.number - pattern.first)
         self.sealed.add(run)
         self.made = self.made.plus(run.below(len(run)))
-        self.roll_reasons.update({
-            reason: repeats * count for reason, count in Counter(each.segment.reason for each in pattern).items()
-        })
-        self.number += repeats * batches
-        self._begin_segment(self.growing.base_offset + repeats * batches * stretch.records)
+        reasons = Counter(segment.reason for segment in pattern.segments)
+        self.roll_reasons.update({reason: repeats * count for reason, count in reasons.items()})
+        self.number += repeats * pattern.batches
+        self._begin_segment(self.growing.base_offset + repeats * pattern.batches * stretch.records)
 
     def roll(self, reason: str, ms: int) -> None:
         """Leave the active segment and start a new one."""
         self.work += 1
         sealed = self.growing.sealed(reason)
-        self.sealed.add(SegmentRun([sealed]))
+        self.sealed.add(single(sealed))
         self.made = self.made.plus(sums_of(sealed))
         self.roll_reasons[reason] += 1
         self.first_roll = self.first_roll or (ms, reason)
         self.rolled_ms = ms
         stretch = self.stretch
         if stretch is None or reason == RETENTION:  # not what the load alone leads to
-            self._fresh.clear()
-            self._recent.clear()
+            self._forget()
         elif (first := self.number - sealed.records // stretch.records) >= stretch.first:
             self._recent.append(_Earlier(first, self.number, sealed))
         self._begin_segment(sealed.next_offset)

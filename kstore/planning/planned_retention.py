@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from kstore.planning.planned_log import PlannedLog
     from kstore.planning.segment_runs import SegmentRun
 
+_MOST_IN_VAIN = 300
+"""After so many checks that may delete the active segment and do not, none of the next ones is taken to."""
+
 
 class Checks(NamedTuple):
     """Checks at a fixed rate (SEMANTICS 6.17)."""
@@ -68,6 +71,7 @@ class PlannedRetention:
         self._checks = checks
         self._log = log
         limits = (config.retention_ms, config.retention_bytes)
+        self._in_vain: set[tuple[int, ...]] = set()  # states in which the active segment stayed
         self.acts = config.deletes and any(limit >= 0 for limit in limits)
 
     # When.
@@ -107,7 +111,7 @@ class PlannedRetention:
     def _for_active(self, now_ms: int) -> int | None:
         """Return the next check that may delete the active segment; None if it grows to a roll, or rests, before."""
         log, config = self._log, self._config
-        newest, since_ms = log.growing.newest, now_ms + 1
+        newest, since_ms = log.growing.newest, max(now_ms + 1, log.growing.last_ms)
         following_ms = log.next_ms
         if log.growing.size_bytes == 0:
             if following_ms is None or log.next_stamp is None:
@@ -122,7 +126,12 @@ class PlannedRetention:
             is_next = True
         else:
             # Batches come before; between two of them it may still become too old.
-            is_next = log.stretch is not None and log.stretch.longest_gap_ms > config.retention_ms
+            stretch = log.stretch
+            is_next = stretch is not None and stretch.longest_gap_ms > config.retention_ms
+            if is_next and stretch is not None:
+                state = (log.growing.base_offset, following_ms - now_ms, newest - now_ms, *stretch.phase(log.number))
+                is_next = state not in self._in_vain and len(self._in_vain) < _MOST_IN_VAIN
+                self._in_vain.add(state)
         return check if is_next else None
 
     # What.
@@ -137,6 +146,7 @@ class PlannedRetention:
             reason = self._reason_of_active(ms)
             if reason is not None:
                 log.roll(RETENTION, ms)
+                self._in_vain.clear()
                 found.append((1, reason))
         return [
             Deleted(run, first, end, ms, reason) for count, reason in found for run, first, end in log.sealed.delete(count)

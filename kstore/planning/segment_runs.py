@@ -40,61 +40,78 @@ def sums_of(segment: SealedSegment) -> Sums:
     return Sums(1, segment.records, segment.size_bytes, segment.disk_bytes, segment.index_bytes)
 
 
-class Steps(NamedTuple):
-    """How far a pattern is from its repetitions: each takes `batches` of a stretch; it begins with number `first`."""
+class Pattern:
+    """Neighbouring segments that may come again. Immutable.
 
-    stretch: Stretch
-    first: int
-    batches: int
+    They have batches of `stretch` from number `first` on, so many that the next repetition begins `batches` later.
+    Without a stretch there is no repetition.
+    """
 
-    def shift(self, segment: SealedSegment, times: int) -> SealedSegment:
-        """Return what a segment of the pattern is in one of its repetitions."""
-        batches = times * self.batches
-        ms = self.stretch.time(self.first + batches) - self.stretch.time(self.first)
-        return segment.shifted(ms, batches * self.stretch.records)
+    __slots__ = ("batches", "first", "prefix", "segments", "stretch")
+
+    def __init__(
+        self, segments: Sequence[SealedSegment], stretch: Stretch | None = None, first: int = 0, batches: int = 0
+    ) -> None:
+        self.segments = tuple(segments)
+        self.stretch = stretch
+        self.first = first
+        self.batches = batches
+        prefix = [Sums()]
+        for segment in self.segments:
+            prefix.append(prefix[-1].plus(sums_of(segment)))
+        self.prefix = prefix
+
+    def moved(self, which: int, batches: int) -> SealedSegment:
+        """Return what one of the segments is if the pattern begins so many batches later."""
+        segment, stretch = self.segments[which], self.stretch
+        if stretch is None or not batches:
+            return segment
+        ms = stretch.time(self.first + batches) - stretch.time(self.first)
+        return segment.shifted(ms, batches * stretch.records)
 
 
 class SegmentRun:
-    """Neighbouring sealed segments: a pattern that is repeated. Not thread-safe.
+    """Neighbouring sealed segments: a pattern and its repetitions. Not thread-safe.
 
     Segments are numbered from 0; the first `gone` were deleted.
     """
 
-    __slots__ = ("_prefix", "_steps", "gone", "pattern", "repeats")
+    __slots__ = ("_behind", "_pattern", "gone", "repeats")
 
-    def __init__(self, pattern: Sequence[SealedSegment], repeats: int = 1, steps: Steps | None = None) -> None:
-        """`steps` is needed for more than one repetition."""
-        self.pattern = tuple(pattern)
+    def __init__(self, pattern: Pattern, repeats: int = 1, behind: int = 0) -> None:
+        """The first repetition begins `behind` batches after the pattern."""
+        self._pattern = pattern
+        self._behind = behind
         self.repeats = repeats
         self.gone = 0
-        self._steps = steps
-        prefix = [Sums()]
-        for segment in self.pattern:
-            prefix.append(prefix[-1].plus(sums_of(segment)))
-        self._prefix = prefix
 
     def __len__(self) -> int:
         """The number of segments, the deleted ones included."""
-        return len(self.pattern) * self.repeats
+        return len(self._pattern.segments) * self.repeats
 
     def at(self, number: int) -> SealedSegment:
         """Return one of the segments."""
-        times, which = divmod(number, len(self.pattern))
-        segment = self.pattern[which]
-        return segment if self._steps is None or not times else self._steps.shift(segment, times)
+        times, which = divmod(number, len(self._pattern.segments))
+        return self._pattern.moved(which, self._behind + times * self._pattern.batches)
 
     def below(self, number: int) -> Sums:
         """Return the sums of the segments before this one, the deleted ones included."""
-        times, which = divmod(number, len(self.pattern))
-        return self._prefix[which].plus(self._prefix[-1], times)
+        times, which = divmod(number, len(self._pattern.segments))
+        prefix = self._pattern.prefix
+        return prefix[which].plus(prefix[-1], times) if times else prefix[which]
 
     def between(self, first: int, end: int) -> Sums:
         """Return the sums of the segments `[first, end)`."""
-        return self.below(end).plus(self.below(first), -1)
+        return self.below(end).plus(self.below(first), -1) if first else self.below(end)
 
     def each(self, first: int, end: int) -> Iterator[SealedSegment]:
         """Yield the segments `[first, end)`."""
         return map(self.at, range(first, end))
+
+
+def single(*segments: SealedSegment) -> SegmentRun:
+    """Return the run of these segments, which are not repeated."""
+    return SegmentRun(Pattern(segments))
 
 
 class SealedLine:

@@ -6,11 +6,11 @@ are left are counted and not run; if there are too many steps, the rest is taken
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.planning.load_stretches import DAY_MS, Stretch
+from kstore.planning.load_stretches import Stretch
 from kstore.planning.planned_compaction import PlannedCompaction
 from kstore.planning.planned_log import PlannedLog
 from kstore.planning.planned_retention import Checks, Deleted, PlannedRetention
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from kstore.config.broker_config import BrokerConfig
     from kstore.config.log_config import LogConfig
 
-MOST_WORK = 15_000
-"""How many checks, passes and segments of their own a plan may have; about half a second."""
+MOST_WORK = 4000
+"""How much is done one by one before the first deletion, and as much after it: segments that are filled, and
+`_STEP_WORK` for each check or pass. Then the plan is cut."""
+_STEP_WORK = 6
 _MOST_CLEAN = 100  # segments that a state may have for a comparison with others
 
 
@@ -50,10 +52,11 @@ class Simulation:
         start_ms: int,
         end_ms: int,
         keys: int | None = None,
-        is_idle_daily: bool = False,
+        load_period_ms: int | None = None,
     ) -> None:
+        """`load_period_ms` is a time after which the load repeats, 1 if it is even; None if it does not."""
         self._config = config
-        self._is_idle_daily = is_idle_daily
+        self._load_period_ms = load_period_ms
         self.start_ms = start_ms
         self.end_ms = self.until_ms = end_ms
         self.space = SpaceOverTime()
@@ -67,6 +70,7 @@ class Simulation:
             map_keys = limits_of(broker, config.max_message_bytes).map_keys
             self.compaction = PlannedCompaction(config, self.checks, self.log, keys=keys, map_keys=map_keys)
         self.deleted: list[Deleted] = []
+        self._freed: deque[int] = deque()  # when deleted files go
         self.lives: list[Piece] = []
         self.first_deletion: tuple[int, str] | None = None
         self.steady_ms: int | None = None
@@ -76,15 +80,20 @@ class Simulation:
         self.rolls: Counter[str] = Counter()
         self.passes = 0
         self._seen: dict[object, _Seen] = {}
+        self._work_before = 0  # until the first deletion
         self._then: _Seen | None = None  # what was counted when the log became steady
 
     def run(self) -> None:
         """Run the plan."""
         now_ms = self.start_ms - 1
-        while self.steps + self.log.work < MOST_WORK:
-            moment = self._next(now_ms)
-            if moment is None or moment > self.until_ms:
-                break
+        while self.work - self._work_before < MOST_WORK:
+            until_ms = self._freed[0] if self._freed and self._freed[0] < self.until_ms else self.until_ms
+            moment = self._next(now_ms, until_ms)
+            if moment is None or moment > until_ms:
+                if until_ms == self.until_ms:
+                    break
+                self.log.append_until(self._freed.popleft())  # so that the size before and after is exact
+                continue
             self.steps += 1
             self.log.append_until(moment)
             self._act(moment)
@@ -97,12 +106,17 @@ class Simulation:
         self.log.append_until(self.until_ms)
         self._count_all()
 
-    def _next(self, now_ms: int) -> int | None:
-        """Return the next moment at which something is deleted or cleaned, perhaps; None for none."""
-        check = self.retention.next_check(now_ms, self.until_ms)
+    @property
+    def work(self) -> int:
+        """What was done one by one."""
+        return _STEP_WORK * self.steps + self.log.work
+
+    def _next(self, now_ms: int, until_ms: int) -> int | None:
+        """Return the next moment at which something is deleted or cleaned, perhaps; None if none is `until_ms`."""
+        check = self.retention.next_check(now_ms, until_ms)
         if self.compaction is None:
             return check
-        until_ms = self.until_ms if check is None else min(check, self.until_ms)
+        until_ms = until_ms if check is None else min(check, until_ms)
         cleaning = self.compaction.next_pass(now_ms, until_ms)
         return min((moment for moment in (check, cleaning) if moment is not None), default=None)
 
@@ -125,6 +139,8 @@ class Simulation:
         sums = part.run.between(part.first, part.end)
         freed_ms = part.ms + self._config.file_delete_delay_ms
         self.space.deleted(part.ms, freed_ms, sums.disk_bytes, sums.index_bytes, sums.segments)
+        if not self._freed or self._freed[-1] != freed_ms:
+            self._freed.append(freed_ms)
         self.deleted.append(part)
         return sums
 
@@ -133,6 +149,7 @@ class Simulation:
             self.first_deletion = ms, reason
             self.steady_ms = ms
             self._then = self._counted(ms)
+            self._work_before = self.work
 
     # Repetition.
 
@@ -162,13 +179,13 @@ class Simulation:
         """
         log = self.log
         stretch, next_ms = log.stretch, log.next_ms
-        if stretch is None or next_ms is None:
+        if stretch is None or next_ms is None or self._load_period_ms is None:
             return None
         growing = log.growing
         oldest = log.sealed.oldest if log.sealed else None
         end = growing.next_offset
         state = (
-            ms % DAY_MS if self._is_idle_daily else 0,
+            ms % self._load_period_ms,
             next_ms - ms,
             stretch.phase(log.number),
             end - growing.base_offset,

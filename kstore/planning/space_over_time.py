@@ -120,7 +120,7 @@ def middle(pieces: Iterable[Piece], otherwise: int) -> int:
     span = numpy.maximum(high - low, 1e-9)
     at, end = float(low.min()), float(high.max())
     half = float(weight.sum()) / 2
-    while end - at > 0.5:
+    for _ in range(64):
         value = (at + end) / 2
         below = float((weight * numpy.clip((value - low) / span, 0.0, 1.0)).sum())
         at, end = (value, end) if below < half else (at, value)
