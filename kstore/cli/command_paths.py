@@ -16,7 +16,7 @@ from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
 from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
-from kstore.log.explaining.deciding_settings import broker_note, is_of_broker
+from kstore.log.explaining.unknown_settings import is_of_broker, of_brokers
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
@@ -155,14 +155,14 @@ def settings_in_force(directory: str, given: Mapping[str, str] | None) -> LogCon
 def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:
     """Return a note that a broker may have another value of `setting` than kstore's default; None if none is needed.
 
-    `paths` are data directories, topics and partitions. `given` has the settings of the command line. `default`
-    says what Kafka's default does.
+    `paths` are data directories, topics and partitions. `given` has the settings of the command line. `default` is a
+    sentence about the defaults.
     """
     [row] = [row for row in LogConfig.settings if row.name == setting]
     if {setting, *(at.name for at in row.broker_names)} & set(given or ()):
         return None
     brokers = [root for root in dict.fromkeys(find(path).root for path in paths) if is_of_broker(root)]
-    return broker_note(brokers, default, setting) if brokers else None
+    return of_brokers(brokers, default, setting) if brokers else None
 
 
 def log_bytes(path: str) -> int:

@@ -70,13 +70,13 @@ class Remedy:
     topic: str
     """The topic that it is for."""
     setting: str
-    """The setting, and the value to give it, such as "retention.ms=86400000"."""
+    """The setting, and the value to give it, such as "retention.ms=86400000"; several are separated by commas."""
     freed_bytes: int
-    """Log bytes that the next check would delete with it, beyond what it deletes anyway."""
+    """Log bytes that the next check, or one at `from_ms`, would delete with it, beyond what it deletes anyway."""
     explanation: str
     """The effect in words."""
     from_ms: int | None = None
-    """From when on the bytes go, and not with the next check; None if the next check deletes them."""
+    """From when on a check deletes all of these bytes, if something is appended now; None for the next check."""
     is_at_most: bool = False
     """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 
@@ -116,11 +116,18 @@ class DiskExplanation:
         return str(_text.disk_text(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
         return asdict(self)
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the partitions as an Arrow table: a row for each, a column for each attribute of `ExplainedPartition`.
+        """Return the partitions as an Arrow table.
+
+        Returns:
+            A row for each partition, a column for each attribute of `ExplainedPartition`.
 
         Raises:
             ConfigError: PyArrow is not installed.

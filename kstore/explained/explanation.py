@@ -99,7 +99,7 @@ class ExplainedSegment:
     """What keeps it now, under fixed names: "log_start", "policy" (`cleanup.policy` has no delete), "high_watermark",
     "retention.ms", "retention.bytes", "no_limit" (neither is set), "future_record" (a timestamp ahead of the clock),
     "earlier_segment" (only a prefix of the log is deleted), "only_segment" (it is active and empty), "check" (the next
-    check deletes it). Empty never.
+    check deletes it). Empty never; if there are several, the first decides when it is deleted.
     """
     explanation: str
     """Why it is kept and when it is deleted, in words."""
@@ -131,8 +131,8 @@ class LookupStep:
     """The file that is read; for "segment" the directory."""
     found: tuple[int, int] | None
     """The entry that is taken: (timestamp, offset) of a time index, (offset, position) of an offset index; for "scan"
-    the positions from which and to which the log is read; for "segment" its offsets; None if an index has no entry at
-    or before the target.
+    and "batch" the positions from which and to which the log is read; for "segment" its first and last offset; None if
+    an index has no entry at or before the target.
     """
     following: tuple[int, int] | None
     """The next entry of the index; None if there is none."""
@@ -226,13 +226,19 @@ class Explanation:
         return str(_text.explanation_text(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
         return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the segments as an Arrow table: a row for each, a column for each attribute of `ExplainedSegment`.
+        """Return the segments as an Arrow table.
 
-        Times are timestamps of UTC in milliseconds.
+        Returns:
+            A row for each segment, a column for each attribute of `ExplainedSegment`. Times are timestamps of UTC in
+            milliseconds.
 
         Raises:
             ConfigError: PyArrow is not installed.

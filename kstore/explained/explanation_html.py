@@ -5,6 +5,7 @@ The sentences of the facts stand beside the pictures, so that a reader who sees 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from kstore.base.numbers import size
 from kstore.base.times import show
 from kstore.explained import disk_picture, html_page, lookup_picture, record_picture, timeline_picture
 from kstore.explained.record_words import headline
-from kstore.explained.segment_words import offsets, roll_words, value_words
+from kstore.explained.segment_words import offsets, roll_words, sentence, value_words
 
 if TYPE_CHECKING:
     from kstore.explained.explained_disk import DiskExplanation
@@ -29,7 +30,7 @@ def log_page(explanation: Explanation) -> str:
     name = f"{explanation.topic}-{explanation.partition}"
     parts: list[str] = []
     if explanation.note:
-        parts.append(html_page.paragraph(explanation.note, "note"))
+        parts.append(html_page.paragraph(sentence(explanation.note), "note"))
     record = explanation.record
     if record is not None:
         parts += _record(explanation, record)
@@ -44,7 +45,7 @@ def log_page(explanation: Explanation) -> str:
     parts.append(html_page.section("The segments over offsets", [html_page.figure(over, "The segments over offsets")]))
     if explanation.deleted:
         parts.append(html_page.section("Deleted files that still take space", _deleted(explanation)))
-    compaction = html_page.paragraph(explanation.compaction.explanation)
+    compaction = html_page.paragraph(sentence(explanation.compaction.explanation))
     parts.append(html_page.section("Compaction", [compaction]))
     parts.append(html_page.section("Settings that decide", _settings(explanation)))
     title = name if record is None else f"{name}, record {record.offset:,}"
@@ -65,7 +66,7 @@ def log_fragment(explanation: Explanation) -> str:
 
 def disk_page(disk: DiskExplanation) -> str:
     """Return the page of an explanation of directories."""
-    parts = [html_page.paragraph(disk.note, "note")] if disk.note else []
+    parts = [html_page.paragraph(sentence(disk.note), "note")] if disk.note else []
     parts.append(html_page.figure(disk_picture.picture(disk, styled=False), "What takes the space"))
     if disk.remedies:
         rows = [(each.topic, each.setting, size(each.freed_bytes), each.explanation) for each in disk.remedies]
@@ -104,11 +105,11 @@ def _record(explanation: Explanation, record: ExplainedRecord) -> list[str]:
         (
             number,
             step.what,
-            step.path,
+            os.path.basename(step.path),
             _pair(step.found),
             _pair(step.following),
             f"{step.bytes_read:,}",
-            step.explanation,
+            sentence(step.explanation),
         )
         for number, step in enumerate(record.steps, 1)
     ]
@@ -130,14 +131,14 @@ def _segments(explanation: Explanation) -> list[str]:
 
 def _segment(segment: ExplainedSegment) -> tuple[str, ...]:
     rolled = roll_words(segment)
-    kept = segment.explanation
+    kept = sentence(segment.explanation)
     if segment.compaction:
-        kept += f" Compaction: {segment.compaction}"
+        kept += f" Compaction: {sentence(segment.compaction)}"
     return (
         offsets(segment.base_offset, segment.next_offset),
         size(segment.size_bytes),
         _when(segment.max_timestamp),
-        f"{rolled}: {segment.roll_explanation}" if rolled else segment.roll_explanation,
+        sentence(f"{rolled}: {segment.roll_explanation}" if rolled else segment.roll_explanation),
         kept,
         _moments(segment.earliest_ms, segment.latest_ms, segment.bytes_left),
         _when(segment.freed_ms),

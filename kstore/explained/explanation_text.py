@@ -1,4 +1,4 @@
-"""The text of an `Explanation`: a headline, the marks, a line for each segment, reasons in words, and the record.
+"""The text of an `Explanation`: a headline, the marks, the record, a line for each segment, and reasons in words.
 
 Text from the log is escaped, so it may be printed on a terminal.
 """
@@ -37,14 +37,14 @@ def _lines(found: Explanation, *, everything: bool) -> Iterator[str]:
     yield f"{found.topic}-{found.partition} at {found.path}, at {times.show(found.at_ms)}"
     yield from (f"  {line}" for line in _marks(found))
     yield ""
+    if found.record is not None:
+        yield from _record(found.record)
+        yield ""
     yield from _table(found.segments, found.at_ms, everything=everything)
     yield ""
     yield from _reasons(found.segments)
     if any(segment.compaction is not None for segment in found.segments):
         yield f"compaction: {found.compaction.explanation}"
-    if found.record is not None:
-        yield ""
-        yield from _record(found.record)
 
 
 def _marks(found: Explanation) -> Iterator[str]:

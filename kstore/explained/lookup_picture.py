@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kstore.base.numbers import size
 from kstore.explained import svg
 from kstore.explained.record_words import segment_of
+from kstore.explained.segment_words import sentence
 from kstore.explained.time_scale import clock_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def picture(explanation: Explanation, *, styled: bool = True, prefix: str = "loo
         ),
         svg.Sheet(_WIDTH, _TOP + _ROW * len(record.steps) + 6, prefix),
         title=title,
-        description=" ".join(f"{number}. {step.explanation}" for number, step in enumerate(record.steps, 1)),
+        description=" ".join(f"{number}. {sentence(step.explanation)}" for number, step in enumerate(record.steps, 1)),
         heads=("edge", "timeline", "offsetline"),
         styled=styled,
     )
@@ -79,7 +80,7 @@ def _draw(
     yield svg.text(_MARGIN + 12, y + 22, f"{number + 1}", size=13, bold=True, anchor="middle")
     name = svg.fitted(_NAMES.get(step.what, step.what), _WORDS, 14, bold=True)
     yield svg.text(_MARGIN + 34, y + 19, name, size=14, bold=True)
-    for row, text in enumerate(svg.wrapped(step.explanation, _WORDS, 12, most=3)):
+    for row, text in enumerate(svg.wrapped(sentence(step.explanation), _WORDS, 12, most=3)):
         yield svg.text(_MARGIN + 34, y + 36 + 15 * row, text, "soft", size=12)
     if step.what in ("scan", "batch"):
         yield from _log(explanation, record, step, y, prefix)
@@ -108,7 +109,7 @@ def _entries(step: LookupStep, y: float, clock: Callable[[int | None], str]) -> 
             shown = f"{clock(entry[0])} \u2192 offset {entry[1]:,}"
         else:
             shown = f"offset {entry[0]:,} \u2192 byte {entry[1]:,}"
-        wide = max(min(svg.width_of(shown, 13) + 20, _RIGHT - x), 120)
+        wide = min(max(svg.width_of(shown, 13) + 20, 120), _RIGHT - x)
         yield svg.box(x, y + 6, wide, _BOX, f"{fill} {kind}", dashed=fill == "paper")
         label = svg.fitted(shown, wide - 8)
         yield svg.text(x + wide / 2, y + 26, label, "soft" if words else "ink", anchor="middle")
@@ -146,7 +147,10 @@ def _log(explanation: Explanation, record: ExplainedRecord, step: LookupStep, y:
             yield svg.line(start + 3, y + 6 + _BOX / 2, left - 1, y + 6 + _BOX / 2, "offsetline", head=prefix)
         first = step.found[0] if step.found is not None else record.batch_position
         words = f"bytes {first:,} to {record.batch_position:,} are scanned" if step.bytes_read else "nothing is scanned"
-        yield svg.label(start, y + _BOX + 20, words, "soft", left=_LEFT + 70, right=_RIGHT, size=11)
+        if left - svg.width_of(words, 11) > _LEFT:
+            yield svg.text(left - 8, y + _BOX + 20, words, "soft", size=11, anchor="end")
+        else:
+            yield svg.text(max(left, _LEFT) + 14, y + _BOX + 20, words, "soft", size=11)
         return
     yield svg.box(left, y + 6, wide, _BOX, "found edge")
     first, last = record.batch_offsets

@@ -253,7 +253,9 @@ def _range(each: _Drawn, found: Range, y: float, end: int) -> Iterator[str]:
     elif left - wide - 10 > _LEFT:
         yield svg.text(left - 8, y + 18, words, size=12, anchor="end")
     else:
-        yield svg.text(_LEFT - 12, y + 18, words, size=12, anchor="end")
+        low, high = (left, middle) if middle - left > right - middle else (middle, right)
+        words = svg.fitted(words, high - low - 12, 12)
+        yield svg.text((low + high) / 2, y + 18, words, size=12, anchor="middle")
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -92,7 +92,10 @@ def _phases(explanation: Explanation, record: ExplainedRecord) -> list[_Phase]:
     at_ms = explanation.at_ms
     held = segment_words.offsets(segment.base_offset, segment.next_offset)
     first = segment.first_timestamp
-    of = f"Record {record.offset:,}, in the batch of offsets {_range(*record.batch_offsets)}."
+    first_offset, last_offset = record.batch_offsets
+    of = f"Record {record.offset:,}, in the batch of offsets {first_offset:,} \u2013 {last_offset:,}."
+    if first_offset == last_offset:
+        of = f"Record {record.offset:,}, alone in its batch."
     if record.timestamp is None:
         title = "Written, without a timestamp"
     elif record.timestamp > at_ms:
@@ -155,10 +158,20 @@ def _retention(explanation: Explanation, record: ExplainedRecord) -> _Phase:
         words = "Neither retention.ms nor retention.bytes is set, so nothing deletes the segment."
         return _Phase("Kept without a limit", words, start, None, "kept")
     if "policy" in segment.holds:
-        words = segment.compaction or "cleanup.policy has no delete: neither age nor size deletes the segment."
+        words = (
+            segment_words.sentence(segment.compaction or "")
+            or "cleanup.policy has no delete: neither age nor size deletes the segment."
+        )
         return _Phase(f"cleanup.policy = {explanation.settings.get('cleanup.policy')}", words, start, None, "kept")
     end = record.earliest_ms
-    return _Phase("Kept", segment.explanation, start, end, "kept", "" if end is None else _between(start, end))
+    return _Phase(
+        "Kept",
+        segment_words.sentence(segment.explanation),
+        start,
+        end,
+        "kept",
+        "" if end is None else _between(start, end),
+    )
 
 
 def _check(explanation: Explanation, record: ExplainedRecord) -> _Phase:
@@ -184,10 +197,6 @@ def _between(start: int | None, end: int | None) -> str:
 
 def _by(record: ExplainedRecord) -> str:
     return "" if record.earliest_ms == record.latest_ms else "by "
-
-
-def _range(first: int, last: int) -> str:
-    return f"{first:,}" if first == last else f"{first:,} \u2013 {last:,}"
 
 
 # --- the drawing ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,17 @@ from kstore.explained.time_scale import duration
 if TYPE_CHECKING:
     from kstore.explained.explanation import ExplainedSegment
 
-__all__ = ["ROLLS", "fate", "hold_words", "kind_of", "offsets", "roll_words", "setting_words", "value_words"]
+__all__ = [
+    "ROLLS",
+    "fate",
+    "hold_words",
+    "kind_of",
+    "offsets",
+    "roll_words",
+    "sentence",
+    "setting_words",
+    "value_words",
+]
 
 ROLLS = {
     "size": "rolled by segment.bytes",
@@ -32,8 +42,8 @@ _HOLDS = {
     "retention.ms": "kept by retention.ms",
     "retention.bytes": "kept by retention.bytes",
     "no_limit": "kept: no limit is set",
-    "future_record": "kept: a record of the future",
-    "earlier_segment": "kept: an earlier one stays",
+    "future_record": "kept by a record of the future",
+    "earlier_segment": "goes after an earlier segment",
     "only_segment": "empty and active",
     "check": "waits for the next check",
 }
@@ -49,7 +59,10 @@ def roll_words(segment: ExplainedSegment) -> str:
 
 
 def hold_words(holds: tuple[str, ...]) -> str:
-    """Return what keeps a segment."""
+    """Return what keeps a segment; of several causes the one that keeps it longest, or the first two."""
+    for hold in ("future_record", "earlier_segment"):
+        if hold in holds:
+            return _HOLDS[hold]
     words = [_HOLDS.get(hold, f"kept by {hold}") for hold in holds[:2]]
     if len(words) > 1:
         words[1] = words[1].removeprefix("kept by ").removeprefix("kept: ")
@@ -64,9 +77,11 @@ def fate(segment: ExplainedSegment, clock: Callable[[int | None], str], at_ms: i
             return f"after {segment.bytes_left:,} more bytes"
         return "is not deleted"
     if latest is None:
-        return "at the next check" if earliest <= at_ms else f"at a check from {clock(earliest)} on"
-    if clock(earliest) == clock(latest):
-        return f"goes at {clock(latest)}"
+        return "at the next call" if earliest <= at_ms else f"from {clock(earliest)} on"
+    if earliest == latest or clock(earliest) == clock(latest):
+        return f"goes {clock(latest)}"
+    if " " in clock(latest):
+        return f"goes by {clock(latest)}"
     return f"goes {clock(earliest)} to {clock(latest)}"
 
 
@@ -99,3 +114,10 @@ def value_words(name: str, value: object) -> str:
     if name.endswith(".ms"):
         return duration(value)
     return size(value) if name.endswith(".bytes") else f"{value:,}"
+
+
+def sentence(text: str) -> str:
+    """Return words of the facts as a sentence; a setting's name at the beginning stays as it is."""
+    first = text.partition(" ")[0]
+    start = text[:1] if "." in first or "_" in first else text[:1].upper()
+    return f"{start}{text[1:]}{'' if text.endswith(('.', ':')) or not text else '.'}"

@@ -43,7 +43,7 @@ _COLOURS = (
     ("edge", "stroke", "#7d93ad", "#6f89a8"),
     ("edgeink", "fill", "#7d93ad", "#6f89a8"),
     ("sealed", "fill", "#d6e4f7", "#2b4160"),
-    ("active", "fill", "#fdeac2", "#5a4719"),
+    ("active", "fill", "#fdeac2", "#4a3a14"),
     ("before", "fill", "#e7e9ec", "#2a2f36"),
     ("going", "fill", "#f8d0c8", "#6b2c22"),
     ("goingink", "fill", "#a3260f", "#f5a593"),
@@ -61,18 +61,22 @@ _COLOURS = (
     ("timeline", "stroke", "#0b7a6f", "#5fd0c2"),
     ("offsetindex", "fill", "#b1460f", "#f2a071"),
     ("offsetline", "stroke", "#b1460f", "#f2a071"),
-    ("found", "fill", "#ffd36b", "#8a6a12"),
+    ("found", "fill", "#ffd36b", "#6b5210"),
 )
 _FILLS = {"edge": "edgeink", "inkline": "ink", "goingline": "goingink", "nowline": "nowink"}
 _FILLS |= {"timeline": "timeindex", "offsetline": "offsetindex"}
 
 # The widths of characters in ems, as in DejaVu Sans and Verdana, which are wider than other fonts of screens.
-_NARROW, _THIN = frozenset("fijlrtI.,:;'|!()[]{} -/\\\""), frozenset("ijl'|.,:;!I")
-_WIDE = frozenset("mwMWOQGD@%&+=<>~\u2192\u2026")
-_BOLD = 1.11
+_EMS = {
+    **dict.fromkeys("ijl'|.,:;!I ", 0.33),
+    **dict.fromkeys('frt()[]{}-/\\"', 0.42),
+    **dict.fromkeys("cksvxyz", 0.59),
+    **dict.fromkeys("mwMWOQGD@%&+=<>~\u2192\u2026", 0.9),
+}
+_BOLD = 1.13
 
 # Characters that XML does not allow, not even as references.
-_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_NOT_XML = re.compile("[\ufffe\uffff]")  # beyond those that `escaped` escapes
 
 
 class Sheet(NamedTuple):
@@ -88,32 +92,24 @@ class Sheet(NamedTuple):
 
 def safe(string: str) -> str:
     """Return any text as ASCII that XML and HTML show as this text; control characters are shown escaped."""
-    shown = _NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped(string))
-    return escape(shown).encode("ascii", "xmlcharrefreplace").decode()
+    return escape(_shown(string)).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def width_of(string: str, size: float = 13, *, bold: bool = False) -> float:
     """Return how wide a text is at most, in the common fonts."""
-    ems = sum(
-        0.34
-        if letter in _THIN
-        else 0.42
-        if letter in _NARROW
-        else 0.9
-        if letter in _WIDE
-        else 0.7
-        if letter.isupper()
-        else 0.63
-        if letter < "\u0250" or letter in "\u2013\u2022"
-        else 1.05
-        for letter in string
-    )
+    ems = sum(_EMS.get(letter) or _usual(letter) for letter in string)
     return ems * size * (_BOLD if bold else 1)
+
+
+def _usual(letter: str) -> float:
+    if letter.isupper():
+        return 0.7
+    return 0.64 if letter < "\u0250" or letter in "\u2013\u2022" else 1.05
 
 
 def fitted(string: str, room: float, size: float = 13, *, bold: bool = False) -> str:
     """Return a text that fits into this width: the text, or its beginning and end with an ellipsis between them."""
-    string = escaped(string)
+    string = _shown(string)
     if width_of(string, size, bold=bold) <= room:
         return string
     low, high = 0, min(len(string) - 1, int(room / size * 4) + 1)
@@ -129,7 +125,7 @@ def fitted(string: str, room: float, size: float = 13, *, bold: bool = False) ->
 def wrapped(string: str, room: float, size: float = 13, *, bold: bool = False, most: int = 6) -> list[str]:
     """Return the lines of a text that is broken at spaces to fit; what exceeds `most` lines is left out."""
     lines: list[str] = []
-    for word in escaped(string).split():
+    for word in _shown(string).split():
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and width_of(longer, size, bold=bold) <= room:
             lines[-1] = longer
@@ -245,6 +241,11 @@ def _head(prefix: str, kind: str) -> str:
     size = 'viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse"'
     shape = f'<path class="{_FILLS[kind]}" d="M0 0L8 4L0 8z"/>'
     return f'<marker id="{prefix}-{kind}" orient="auto" {size}>{shape}</marker>'
+
+
+def _shown(string: str) -> str:
+    """Return a text whose control characters, and others that XML does not allow, are shown escaped."""
+    return _NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped(string))
 
 
 def _elided(string: str, kept: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -44,22 +44,33 @@ class Tick(NamedTuple):
 class TimeScale:
     """Places times between two edges. Times far from all others do not push those together: the way to them is broken.
 
+    The spans `whole` have no breaks.
+
     With a `power` of less than 1 it is not to scale: a long time is shorter on paper, a short one is longer, and
     nothing is broken; two different times are then at least `least` apart, if there is room.
 
     Immutable, so threads may share it.
     """
 
-    def __init__(self, times: Iterable[int], left: float, right: float, *, power: float = 1, least: float = 0) -> None:
+    def __init__(
+        self,
+        times: Iterable[int],
+        left: float,
+        right: float,
+        *,
+        whole: Sequence[tuple[int, int]] = (),
+        power: float = 1,
+        least: float = 0,
+    ) -> None:
         points = sorted({*times})
         if len(points) < 2:
             middle = points[0] if points else 0
             points = [middle - _MINUTE, middle + _MINUTE]
-        lengths = [float(after - before) for before, after in pairwise(points)]
-        self._broken = _too_long(lengths) if power == 1 else set()
+        lengths: list[float] = [after - before for before, after in pairwise(points)]  # exact: times may be far apart
+        self._broken = _too_long(lengths, _gaps(points, whole)) if power == 1 else set()
         rest = sum(length for number, length in enumerate(lengths) if number not in self._broken)
         for number in self._broken:
-            lengths[number] = rest / 5
+            lengths[number] = max(rest // 5, 1)
         if power != 1:
             lengths = _bent(lengths, right - left, power, least)
         self._points, self.left, self.right = points, left, right
@@ -85,7 +96,7 @@ class TimeScale:
 
     def ticks(self, room: float = 64) -> list[Tick]:
         """Return marks at round times, at least this far from each other; none where the scale is broken."""
-        step = next((step for step in _STEPS if step * self._scale >= room), _STEPS[-1])
+        step = _round_step(room / self._scale)
         ticks: list[Tick] = []
         day, last = "", self.left - room
         for at, start in enumerate(self._points[:-1]):
@@ -103,11 +114,19 @@ class TimeScale:
         return ticks
 
 
-def _too_long(lengths: Sequence[float]) -> set[int]:
-    """Return the few stretches that are so long that nothing of the others would be seen."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    for count in range(min(_MOST_BREAKS, len(lengths) - 1), 0, -1):
-        rest = sum(lengths[number] for number in order[count:])
+def _gaps(points: Sequence[int], whole: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the stretches between points that lie in none of the spans."""
+    covered: set[int] = set()
+    for first, last in whole:
+        covered.update(range(bisect_left(points, first), bisect_left(points, last)))
+    return [number for number in range(len(points) - 1) if number not in covered]
+
+
+def _too_long(lengths: Sequence[float], gaps: Sequence[int]) -> set[int]:
+    """Return the few of the gaps that are so long that nothing of the other stretches would be seen."""
+    order = sorted(gaps, key=lengths.__getitem__, reverse=True)[:_MOST_BREAKS]
+    for count in range(len(order), 0, -1):
+        rest = sum(lengths) - sum(lengths[number] for number in order[:count])
         if lengths[order[count - 1]] > _LONG * rest > 0:
             return set(order[:count])
     return set()
@@ -123,8 +142,17 @@ def _bent(lengths: Sequence[float], room: float, power: float, least: float) -> 
 
 def even_steps(end: int, most: int) -> range:
     """Return round spans from 0 to `end`, at most so many."""
-    step = next((step for step in _STEPS if step * most >= end), -(-end // most))
-    return range(0, end + 1, step)
+    return range(0, end + 1, _round_step(end / most))
+
+
+def _round_step(least: float) -> int:
+    """Return a round span that is not shorter than `least` milliseconds."""
+    found = next((step for step in _STEPS if step >= least), None)
+    if found is None:
+        found = _STEPS[-1]
+        while found < least:
+            found *= 10
+    return found
 
 
 def clock_of(timestamps: Iterable[int | None]) -> Callable[[int | None], str]:

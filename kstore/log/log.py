@@ -267,6 +267,7 @@ class Log(Closing):
     _flushers: Flushers | None = None
     _prefix: RemotePrefix | None = None  # that `open` has mounted
     _is_own = False  # opened and closed by the user, not by a store
+    _broker: BrokerConfig | None = None  # the settings of the store that has opened it
 
     def _open_for_reading(self) -> None:
         if not fs.exists(self.path):
@@ -1500,8 +1501,10 @@ class Log(Closing):
             The explanation and the time; None if `apply_retention` would delete all segments.
 
         Example:
-            >>> log.retention_outlook().explanation
-            'retention.bytes is not given, and its default sets no limit; retention.ms is not given, and kstore's ...'
+            >>> for sentence in log.retention_outlook().explanation.split("; "):
+            ...     print(sentence)
+            retention.bytes is not given, and its default sets no limit
+            retention.ms is not given, and kstore's default sets no limit
         """
         return self._survey()[1]
 
@@ -1536,7 +1539,7 @@ class Log(Closing):
 
         Raises:
             OffsetOutOfRangeError: If no record can have the offset: it is below the log start, at the log end or above.
-            CorruptRecordError: If the first batch of a segment, or the batch of the record, is damaged.
+            CorruptRecordError: If the record's batch is damaged, or a batch that decides about the last stable offset.
             InvalidTimestampError: If a `datetime` has no time zone.
             ValueError: If both `offset` and `timestamp` are given.
 
@@ -1555,7 +1558,8 @@ class Log(Closing):
             now_ms=now_ms,
             offset=None if offset is None else arguments.integer("offset", offset),
             timestamp=None if timestamp is None else times.moment("timestamp", timestamp),
-            broker=BrokerConfig.resolve(self._arguments.get("config")),
+            broker=self._broker or BrokerConfig.resolve(self._arguments.get("config")),
+            knows_topics=self._broker is not None,
         )
         return explain(self._view, self.config, question)
 

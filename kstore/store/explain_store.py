@@ -14,7 +14,7 @@ from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes
 from kstore.explained.time_scale import duration
-from kstore.log.explaining.deciding_settings import broker_note, kafka_default, would_delete
+from kstore.log.explaining.unknown_settings import kafka_default, of_brokers, unchecked, would_delete
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.disk_usage import Meter, Usage
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kstore.log.writing.retention import Deletion
     from kstore.store.catalog import Entry
     from kstore.store.metadata import Metadata
+    from kstore.store.read_only_logs import Logs
 
 _CAUSES = (
     "policy",
@@ -41,21 +42,22 @@ _CAUSES = (
 
 
 def explain(
-    metadata: Metadata, topic: str | None, at_ms: int, progress: Callable[[int, int], None] | None
+    metadata: Metadata, logs: Logs, topic: str | None, at: int | None, progress: Callable[[int, int], None] | None
 ) -> DiskExplanation:
     """Return what takes the space of a store's directories, or of one topic; see `Store.explain`."""
     current = metadata.current()
     entries = current.entries() if topic is None else list(current.partitions(topic).values())
+    at_ms = logs.now() if at is None else at
     meter = Meter()
     partitions: list[ExplainedPartition] = []
     cases: dict[str, list[Case]] = {}
-    by_default: dict[str, list[list[Deletion]]] = {}  # by root: what Kafka's default would delete where it may be meant
+    unknown = _Unknown(at_ms)
     for done, entry in enumerate(entries):
         if progress is not None:
             progress(done, len(entries))
         usage = meter.partition(entry.path)
         try:
-            explanation, case = _look(entry, metadata, at_ms)
+            explanation, case = _look(entry, metadata, logs, at_ms)
         except KStoreError as error:
             metadata.refuse_if_closed()
             if entry.failure is not None or fs.exists(entry.path):  # else it was deleted since the call started
@@ -63,14 +65,11 @@ def explain(
             continue
         partitions.append(_partition(entry, usage, explanation))
         cases.setdefault(entry.topic, []).append(case)
-        other = kafka_default(entry.root, case.config)
-        if other is not None:
-            by_default.setdefault(entry.root, []).append(case.deletions(other, at_ms))
+        unknown.look(entry.root, case, explanation)
     partitions.sort(key=lambda each: (-each.disk_bytes, each.topic, each.partition))
     others = _others(meter, metadata.paths, entries) if topic is None else ()
     other_bytes = sum(held.size_bytes for held in others)
     remedies = [remedy for name, of_topic in cases.items() for remedy in find_remedies(name, of_topic, at_ms)]
-    unknown = would_delete(gone for of_root in by_default.values() for gone in of_root)
     return DiskExplanation(
         paths=tuple(metadata.paths),
         at_ms=at_ms,
@@ -80,19 +79,20 @@ def explain(
         other_bytes=other_bytes,
         free_bytes=_free_bytes(metadata.paths),
         remedies=tuple(sorted(remedies, key=lambda remedy: -remedy.freed_bytes)),
-        note=broker_note(by_default, unknown) if by_default else None,
+        note=unknown.note(),
         others=others,
     )
 
 
-def _look(entry: Entry, metadata: Metadata, at_ms: int) -> tuple[Explanation, Case]:
+def _look(entry: Entry, metadata: Metadata, logs: Logs, at_ms: int) -> tuple[Explanation, Case]:
     """Return the facts about a partition. A log that the store does not have open is opened for reading meanwhile."""
     if entry.failure is not None:
         raise entry.failure
     log = entry.log
     if log is not None and not log.closed:
         return _explained(log, at_ms)
-    with HostedLog.open_to_read(entry.path, metadata.config_of(entry.topic)).log as opened:
+    config = metadata.config_of(entry.topic)
+    with HostedLog.open_to_read(entry.path, config, metadata.broker, logs.now).log as opened:
         return _explained(opened, at_ms)
 
 
@@ -101,6 +101,32 @@ def _explained(log: Log, at_ms: int) -> tuple[Explanation, Case]:
     view.check_end()
     explanation = log.explain(at=at_ms)
     return explanation, case_of(view, log.config, explanation)
+
+
+class _Unknown:
+    """What is not known about the settings of partitions, and about who checks them. Not thread-safe."""
+
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms = at_ms
+        self._by_default: dict[str, list[list[Deletion]]] = {}  # by root: what Kafka's default would delete
+        self._locked: dict[str, bool] = {}
+
+    def look(self, root: str, case: Case, explanation: Explanation) -> None:
+        """Note what is not known about a partition in `root`."""
+        other = kafka_default(root, case.config)
+        if other is not None:
+            self._by_default.setdefault(root, []).append(case.deletions(other, self._at_ms))
+        if explanation.checks.by != "caller" and root not in self._locked:
+            self._locked[root] = fs.is_locked(root)
+
+    def note(self) -> str | None:
+        """Return all of it as sentences; None for nothing."""
+        sentences = []
+        if self._by_default:
+            effect = would_delete(gone for of_root in self._by_default.values() for gone in of_root)
+            sentences.append(of_brokers(self._by_default, f"{effect[0].upper()}{effect[1:]}."))
+        sentences += [unchecked(root) for root, is_locked in self._locked.items() if not is_locked]
+        return " ".join(sentences) or None
 
 
 def _unreadable(entry: Entry, usage: Usage, error: KStoreError) -> ExplainedPartition:
@@ -184,8 +210,8 @@ def _why(cause: str, segments: Sequence[ExplainedSegment], explanation: Explanat
     name += f" and {len(segments) - 1} more" if len(segments) > 1 else ""
     until = "" if first.due_ms is None else f" until {times.show(first.due_ms)}"
     if cause == "no_limit":
-        known = "" if explanation.note is None else ", as far as is known (see the note)"
-        return f"{name}: neither retention.ms nor retention.bytes sets a limit{known}"
+        given = "retention.ms" in explanation.given
+        return f"{name}: neither retention.ms {'' if given else '(not given) '}nor retention.bytes sets a limit"
     if cause == "policy":
         policy = settings["cleanup.policy"] or "empty"
         cleaning = f"; {explanation.compaction.explanation}" if first.compaction is not None else ""

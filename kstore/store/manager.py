@@ -243,6 +243,7 @@ class LogManager:
             ),
             expiry=self._expiry,
             on_storage_error=partial(weak_method(self.disks.take_offline), directory),
+            broker=self.broker,
             follows=self._follows,
             seen=seen,
         )

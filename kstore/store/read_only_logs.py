@@ -52,7 +52,9 @@ class LogReaders:
                     self._metadata.refuse_if_closed()
                     if entry.failure is not None:
                         raise copy(entry.failure)
-                    hosted = HostedLog.open_to_read(entry.path, self._metadata.config_of(entry.topic))
+                    hosted = HostedLog.open_to_read(
+                        entry.path, self._metadata.config_of(entry.topic), self._metadata.broker, self._clock
+                    )
                     log = entry.log = hosted.log
         return log
 

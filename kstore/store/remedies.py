@@ -75,10 +75,13 @@ def _facts(view: View) -> tuple[Marks, list[KnownSegment]]:
 
 
 def find_remedies(topic: str, cases: Sequence[Case], at_ms: int) -> list[Remedy]:
-    """Return settings that would free space in the partitions of a topic, the most effective first."""
+    """Return settings that would free space in the partitions of a topic, the most effective first.
+
+    Nothing is proposed that deletes from a topic of the broker itself, such as `__consumer_offsets`.
+    """
     anyway = [case.deletions(case.config, at_ms) for case in cases]
     found: list[Remedy] = []
-    if cases[0].config.deletes:
+    if cases[0].config.deletes and not topic.startswith("__"):
         found += _by_age(topic, cases, anyway, at_ms)
         found += _by_size(topic, cases, anyway, at_ms)
         found += _by_roll(topic, cases, anyway, at_ms)
@@ -146,11 +149,15 @@ def _by_roll(topic: str, cases: Sequence[Case], anyway: Sequence[list[Deletion]]
 
 
 def _is_too_long(case: Case, gone: Sequence[Deletion], age: int, at_ms: int) -> bool:
-    """Whether the active segment stays only because it holds records beyond an age and newer ones, too."""
-    if not case.segments or len(gone) == len(case.segments) or case.first_timestamp is None:
+    """Whether the active segment stays only because it holds records beyond an age and newer ones, too.
+
+    False if it is rolled anyway before it could be deleted.
+    """
+    first = case.first_timestamp
+    if not case.segments or len(gone) == len(case.segments) or first is None:
         return False
     newest = max(segment.newest_found[0] for segment in case.segments)
-    return case.first_timestamp < at_ms - age <= newest <= at_ms
+    return first < at_ms - age <= newest <= at_ms and newest + age < first + case.config.segment_ms
 
 
 def _by_cleaning(topic: str, cases: Sequence[Case], at_ms: int) -> Iterator[Remedy]:

@@ -1410,8 +1410,8 @@ class Store(Closing):
             >>> [remedy.setting for remedy in disk.remedies]
             []
         """
-        at_ms = self._logs.now() if at is None else times.moment("at", at)
-        return explain_store.explain(self._metadata, topic, at_ms, progress)
+        moment = None if at is None else times.moment("at", at)
+        return explain_store.explain(self._metadata, self._logs, topic, moment, progress)
 
     def stats(self) -> StoreStats:
         """Return the store's metrics and current errors, for monitoring.

@@ -285,17 +285,17 @@ def test_kstores_default_is_named_on_a_brokers_directory(data: Path, capsys: pyt
     for path in (data, data / "orders", data / "orders-0"):
         printed = Printed(capsys, path, "--dry-run")
         assert printed.code == 0
-        for told in (f"a broker wrote {data}, and its settings are not known", "7 days", "-c server.properties"):
+        for told in (f"A broker wrote {data}, and its settings are not", "604800000 ms (7 d)", "-c server.properties"):
             assert told in printed.out.splitlines()[0]
-        assert "7 days" in Printed(capsys, path, "--dry-run", "--json").json["note"]
+        assert "(7 d)" in Printed(capsys, path, "--dry-run", "--json").json["note"]
     settings = data.parent / "server.properties"
     settings.write_text("log.retention.hours=2\nlog.dirs=/elsewhere\n")
     for given in (["-c", settings], ["--retention-ms", 2 * HOUR], ["-c", "log.retention.minutes=120"]):
         printed = Printed(capsys, data, "--dry-run", "--topic", "orders", *given)
-        assert "a broker wrote" not in printed.out
+        assert "A broker wrote" not in printed.out
         assert "would delete" in printed.out
     settings.write_text("log.dirs=/elsewhere\n")  # which leaves the broker's default
-    assert "7 days" in Printed(capsys, data, "--dry-run", "-c", settings).out
+    assert "(7 d)" in Printed(capsys, data, "--dry-run", "-c", settings).out
 
 
 def test_a_kept_segment_of_a_broker_is_told_with_what_kafkas_default_would_delete(
@@ -310,7 +310,7 @@ def test_a_kept_segment_of_a_broker_is_told_with_what_kafkas_default_would_delet
         assert len(log.apply_retention()) == 4
     found = Printed(capsys, data, "--dry-run", "--topic", "orders")
     kept = [line for line in found.out.splitlines() if line.startswith("  kept: ")]
-    kafkas = "Kafka's default of 7 days (retention.ms=604800000) would delete"
+    kafkas = "with Kafka's default of retention.ms = 604800000 ms (7 d) a check would delete"
     assert "retention.ms is not given, and kstore's default sets no limit" in kept[0]
     assert kept[0].endswith(f"; {kafkas} 2 segments, 1000 bytes, offsets 20 to 29")
     assert kept[1].endswith(f"; {kafkas} nothing yet")
@@ -334,4 +334,4 @@ def test_compact_says_that_a_brokers_policy_is_not_in_its_directory(
     assert cli.main(["compact", str(data), "--dry-run", "--json"]) == 0
     assert "cleanup.policy" in json.loads(capsys.readouterr().out)["note"]
     assert cli.main(["compact", str(data), "--dry-run", "--cleanup-policy", "compact"]) == 0
-    assert "a broker wrote" not in capsys.readouterr().out
+    assert "A broker wrote" not in capsys.readouterr().out

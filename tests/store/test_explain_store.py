@@ -92,7 +92,8 @@ def test_each_topic_is_held_by_its_own_cause(data: Path, clock: ManualClock) -> 
     assert "no more than min.cleanable.dirty.ratio 0.95" in policy.explanation
     [active] = of(found, "huge").held
     assert active.explanation.startswith("the active segment 0: retention.ms keeps 1 day, the first until ")
-    assert of(found, "unlimited").held[0].explanation.endswith("neither retention.ms nor retention.bytes sets a limit")
+    why = "neither retention.ms (not given) nor retention.bytes sets a limit"
+    assert of(found, "unlimited").held[0].explanation.endswith(why)
 
 
 def test_what_is_held_and_what_goes_next_is_all_of_the_log(data: Path, clock: ManualClock) -> None:
@@ -257,7 +258,7 @@ def append_to_all(root: Path, clock: ManualClock, topic: str, config: dict[str, 
 
 
 def settings_of(remedy: Remedy) -> dict[str, str]:
-    return dict(pair.split("=") for pair in remedy.setting.split(","))  # type: ignore[misc]
+    return dict(pair.split("=") for pair in remedy.setting.split(","))
 
 
 def freed(root: Path, clock: ManualClock, remedy: Remedy, tmp_path: Path) -> int:
@@ -317,14 +318,19 @@ def test_remedies_of_random_logs_free_what_they_promise(
                 config["retention.ms"] = random.choice((HOUR, 3 * DAY, 20 * DAY))
             if random.random() < 0.4:
                 config["retention.bytes"] = random.randrange(0, 60_000)
-            store.create_topic("t", random.randint(1, 3), config=config)
+            partitions = random.randint(1, 3)
+            store.create_topic("t", partitions, config=config)
             for _ in range(random.randrange(1, 150)):
                 clock.advance(random.choice((0, HOUR, 10 * HOUR, DAY)))
                 skew = random.choice((0, 0, 0, 0, -3 * DAY, HOUR))
                 store.append("t", bytes(random.randrange(900)), timestamp=clock() + skew)
         for remedy in explained(root, clock).remedies:
             tried += 1
-            assert (remedy, freed(root, clock, remedy, tmp_path)) == (remedy, remedy.freed_bytes)
+            found = freed(root, clock, remedy, tmp_path)
+            if remedy.from_ms is None or partitions == 1:
+                assert (remedy, found) == (remedy, remedy.freed_bytes)
+            else:  # in the meantime, other partitions' segments are rolled sooner, too
+                assert (remedy, found >= remedy.freed_bytes) == (remedy, True)
         clock.advance(now - clock())
     assert tried
 
@@ -339,14 +345,15 @@ def test_of_a_brokers_directory_it_says_that_its_settings_are_not_known(
     clock.advance(YEAR_2030 - clock())
     found = explained(root, clock)
     assert found.note is not None
-    assert found.note.startswith(f"a broker wrote {root}, and its settings are not known")
+    assert found.note.startswith(f"A broker wrote {root}, and its settings are not in the directory")
     total = sum(each.log_bytes for each in found.partitions)
-    assert f"Kafka's default of 7 days (retention.ms={7 * DAY}) would delete 6 segments, {total} bytes" in found.note
+    default = f"With Kafka's default of retention.ms = {7 * DAY} ms (7 d) a check would delete"
+    assert f"{default} 6 segments, {total} bytes, in 2 partitions. " in found.note
     assert "-c server.properties" in found.note
     assert found.note in str(found)
     with kstore.Store.open(root, "r", clock=clock, config={"log.retention.hours": "168"}) as store:
         known = store.explain()
-    assert known.note is None
+    assert known.note == f"No process has {root} open for writing now, so nothing checks it."
     assert sum(each.expired_bytes for each in known.partitions) == total
-    clock.advance(clock() - clock() - 10 * 365 * DAY)
-    assert "would delete nothing yet" in (explained(root, clock).note or "")
+    clock.advance(-10 * 365 * DAY)
+    assert "a check would delete nothing yet" in (explained(root, clock).note or "")

@@ -19,7 +19,7 @@ from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
 from kstore.files import names
-from kstore.log.explaining.deciding_settings import broker_note, kafka_default, would_delete
+from kstore.log.explaining.unknown_settings import kafka_default, of_brokers, would_delete
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.writing.retention import Deletion, Outlook
@@ -117,8 +117,13 @@ def _note(results: list[Result[_Done]]) -> str | None:
         for result in results
         if result.done is not None and result.done.by_default is not None
     }
+    if not unknown:
+        return None
     roots = dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in unknown)
-    return broker_note(roots, would_delete(unknown.values())) if unknown else None
+    effect = (
+        f"No retention.ms is given, so kstore's default counts, which sets no limit; {would_delete(unknown.values())}."
+    )
+    return of_brokers(roots, effect, "retention.ms")
 
 
 def _own_settings(config: LogConfig, given: dict[str, str]) -> dict[str, tuple[Any, Any]]:

@@ -57,20 +57,19 @@ NEVER = Deadline(None, None, None)
 
 
 def deadline(checks: CheckTimes, due_ms: int, now_ms: int, delay_ms: int) -> Deadline:
-    """Return when a segment goes that may be deleted from `due_ms` on, a time that is not before `now_ms`.
+    """Return when a segment goes that may be deleted from `due_ms` on.
 
     The files stay `delay_ms` longer (`file.delete.delay.ms`).
     """
     interval_ms, next_ms = checks.interval_ms, checks.next_ms
     if interval_ms is None:
         return Deadline(due_ms, None, None)
-    if next_ms is None:
-        earliest_ms, latest_ms = due_ms, due_ms + interval_ms
-    elif due_ms <= next_ms or checks.by != "cleaner":
-        skipped = max(-((next_ms - due_ms) // interval_ms), 0)
-        # An overdue check is made as soon as housekeeping runs.
-        earliest_ms = latest_ms = max(next_ms + skipped * interval_ms, now_ms)
-    else:  # a pass takes some time, and the next one begins that much later
+    if next_ms is not None and due_ms <= max(next_ms, now_ms):
+        earliest_ms = latest_ms = max(next_ms, now_ms)  # an overdue check is made as soon as housekeeping runs
+    elif next_ms is not None and checks.by != "cleaner":
+        skipped = -((next_ms - due_ms) // interval_ms)  # at a fixed rate
+        earliest_ms = latest_ms = next_ms + skipped * interval_ms
+    else:  # a pass of the cleaner begins so long after the end of the one before
         earliest_ms, latest_ms = due_ms, due_ms + interval_ms
     return Deadline(earliest_ms, latest_ms, latest_ms + delay_ms)
 

@@ -15,6 +15,28 @@ if TYPE_CHECKING:
     from kstore.log.writing.retention import Facts
 
 
+# What decides about a segment comes first, if several things keep it.
+_ORDER = (
+    "high_watermark",
+    "policy",
+    "no_limit",
+    "earlier_segment",
+    "future_record",
+    "retention.ms",
+    "retention.bytes",
+    "log_start",
+    "only_segment",
+    "check",
+)
+
+
+class Moment(NamedTuple):
+    """The moment that is explained, and the clock's now."""
+
+    at_ms: int
+    now_ms: int
+
+
 class Kept(NamedTuple):
     """What keeps a segment and when it goes, as the fields of `ExplainedSegment` say it."""
 
@@ -25,27 +47,29 @@ class Kept(NamedTuple):
     when: Deadline
 
 
-class Moment(NamedTuple):
-    """The moment that is explained, and the clock's now."""
-
-    at_ms: int
-    now_ms: int
-
-
 def keep(facts: Sequence[Facts], config: LogConfig, marks: Marks, checks: CheckTimes, moment: Moment) -> list[Kept]:
     """Return what keeps each segment at a moment, oldest first, if nothing more is appended."""
     gone = decide(facts, config, marks, moment.at_ms)
-    delay_ms = config.file_delete_delay_ms
-    now = deadline(checks, moment.at_ms, moment.now_ms, delay_ms)
-    kept = [
-        Kept(("check",), f"{each.explanation}; {told(checks, now)} deletes it", moment.at_ms, 0, now) for each in gone
-    ]
+    delay_ms, at_ms = config.file_delete_delay_ms, moment.at_ms
+    soonest = deadline(checks, at_ms, moment.now_ms, delay_ms)
+    kept = []
     is_blocked = False
-    for each in outlooks(facts[len(gone) :], config, marks, moment.at_ms):
-        is_blocked = is_blocked or "high_watermark" in each.holds
-        when, explanation = NEVER, each.explanation
-        if each.due_ms is not None and not is_blocked:
-            when = deadline(checks, max(each.due_ms, moment.at_ms), moment.now_ms, delay_ms)
-            explanation += f"; it is old enough from {times.show(each.due_ms)} on, and {told(checks, when)} deletes it"
-        kept.append(Kept(each.holds, explanation, each.due_ms, each.bytes_left, when))
+    for number, each in enumerate(outlooks(facts, config, marks, at_ms, gone)):
+        reasons = sorted(each.reasons, key=lambda reason: _ORDER.index(reason[0]))
+        holds = tuple(dict.fromkeys(name for name, _ in reasons))
+        sentences = [sentence for _, sentence in reasons]
+        is_blocked = is_blocked or "high_watermark" in holds
+        when = NEVER
+        if number < len(gone):
+            when = soonest
+            sentences.append(f"{told(checks, when)} deletes it")
+        elif each.due_ms is not None and not is_blocked:
+            when = deadline(checks, each.due_ms, moment.now_ms, delay_ms)
+            unless = ", unless more is appended" if number == len(facts) - 1 else ""
+            from_ms = times.show(each.due_ms)
+            sentences.append(f"it is old enough from {from_ms} on{unless}, and {told(checks, when)} deletes it")
+        if each.bytes_left:
+            rolled = " after its roll" if number == len(facts) - 1 else ""
+            sentences.append(f"it goes when the log has grown by {each.bytes_left} bytes{rolled}")
+        kept.append(Kept(holds, "; ".join(sentences), each.due_ms, each.bytes_left, when))
     return kept

@@ -37,7 +37,14 @@ class Fate(NamedTuple):
 
 def future(found: Walk, fate: Fate) -> tuple[str, ...]:
     """Return what happens to a record, in the order of time."""
-    return (*_roll(fate), *_deletion(fate), *(_compaction(found) if fate.config.compacts else ()))
+    return (*_state(found), *_roll(fate), *_deletion(fate), *(_compaction(found) if fate.config.compacts else ()))
+
+
+def _state(found: Walk) -> Iterator[str]:
+    if found.record is None:
+        yield "A cleaning has removed the record; its batch keeps the offset."
+    elif found.batch.is_control:
+        yield "It is the marker that ends a transaction."
 
 
 def _roll(fate: Fate) -> Iterator[str]:
@@ -80,9 +87,9 @@ def _deletion(fate: Fate) -> Iterator[str]:
 
 def _compaction(found: Walk) -> Iterator[str]:
     record = found.record
-    if record is None:
-        yield "A cleaning has removed the record; its batch keeps the offset."
-    elif record.key is None:
+    if record is None or found.batch.is_control:
+        return
+    if record.key is None:
         yield "It has no key, so the next cleaning of its segment drops it."
     elif record.value is None:
         yield "It is a tombstone: a cleaning drops it delete.retention.ms after the first one that keeps it."

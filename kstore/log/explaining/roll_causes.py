@@ -108,6 +108,8 @@ class RollRules:
                     return why
             if reason == "time" and (why := self._by_jitter(rolled)) is not None:
                 return why
+            if reason == "time" and left.info.first_timestamp < 0:
+                return f"its records have no timestamps, and it was made more than {self._time_setting} before the roll"
         return _SINCE_CHANGED.get(reason, f"the log noted: {reason}")
 
     # What is inferred.
@@ -178,6 +180,8 @@ class RollRules:
         return f"the next batch ends {reach} offsets after its base offset, and an index entry can hold {INT_MAX}"
 
     def _unexplained(self, left: Described, following: Described) -> str:
+        if following.damage is not None:
+            return f"the first batch of the next segment is damaged, so what it shows is not known: {following.damage}"
         causes = ["a call of roll or a bulk load", "other settings at that time"]
         if left.info.first_timestamp < 0 < left.info.size_bytes:
             causes.append("segment.ms, which counts from the creation of a segment without timestamps")

@@ -90,8 +90,8 @@ class Outlook:
     largest_timestamp: int | None
     """The segment's greatest timestamp in milliseconds; None if age does not count."""
 
-    holds: tuple[str, ...] = ()
-    """What keeps the segment, under the fixed names of `ExplainedSegment.holds`."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    """What keeps the segment: names of `ExplainedSegment.holds`, each with its part of the explanation."""
 
 
 # Why a segment is deleted, with its largest timestamp if that was read; None if it stays.
@@ -131,66 +131,83 @@ def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: 
     return next(outlooks(segments, config, marks, now_ms), None)
 
 
-def outlooks(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> Iterator[Outlook]:
-    """Yield for each of `segments`, the segments that stay, why it is not deleted, oldest first.
+def outlooks(
+    segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int, gone: Sequence[Deletion] = ()
+) -> Iterator[Outlook]:
+    """Yield for each segment why it is not deleted, and until when, oldest first; `gone` is what `decide` returned.
 
-    A segment is due when it and all before it are old enough, since only the oldest segments are deleted.
+    A segment is due when it and all that stay before it are old enough, since only the oldest segments are deleted. The
+    reason of a segment of `gone` is "check".
     """
     by_size = config.deletes and config.retention_bytes >= 0
+    by_age = config.deletes and config.retention_ms >= 0
     behind = sum(segment.size_bytes for segment in segments) if by_size else 0
-    latest: tuple[int, int] | None = None  # of the segments so far: the last time at which one is old enough, its base
+    latest: tuple[int, int] | None = None  # the last time at which one of the segments so far is old enough, its base
     for number, segment in enumerate(segments):
         next_offset, is_last = _next_offset(segments, number, marks)
-        if is_last and _is_empty(segment, marks):
+        deletion = gone[number] if number < len(gone) else None
+        if deletion is None and is_last and _is_empty(segment, marks):
             empty = "it is empty and the active one; a log keeps one segment"
-            yield Outlook(segment.base_offset, empty, None, None, None, ("only_segment",))
+            yield Outlook(segment.base_offset, empty, None, None, None, (("only_segment", empty),))
             return
-        why, holds = _of_marks(segment, marks, next_offset, is_last)
+        why = _Why()
         due_ms = bytes_left = newest = None
+        _say_marks(why, segment, marks, next_offset, is_last)
         if not config.deletes:
             policy = ",".join(config.cleanup_policy)
-            why.append(f"cleanup.policy is {policy or 'empty'}, so neither size nor age counts")
-            holds.insert(0, "policy")
-        else:
-            if not by_size:
-                why.append(_no_limit("retention.bytes", config))
+            why.hold("policy", f"cleanup.policy is {policy or 'empty'}, so neither size nor age counts")
+        if by_size:
+            behind -= segment.size_bytes
+            bytes_left = max(_missing(behind, config.retention_bytes), 0)
+            left = f"without it the log would hold {behind} bytes; retention.bytes keeps {config.retention_bytes}"
+            why.hold("retention.bytes" if bytes_left else None, left)
+        elif config.deletes:
+            why.hold(None if by_age else "no_limit", _no_limit("retention.bytes", config))
+        if by_age:
+            newest, of_file = segment.newest()
+            own_ms = _due_ms(newest, config.retention_ms)
+            age, keeps = _age(newest, of_file, now_ms), f"retention.ms keeps {times.span(config.retention_ms)}"
+            if newest > now_ms:
+                why.hold("future_record", age)
+                why.hold("retention.ms", keeps)
             else:
-                behind -= segment.size_bytes
-                bytes_left = max(_missing(behind, config.retention_bytes), 0)
-                why.append(
-                    f"without it the log would hold {behind} bytes; retention.bytes keeps {config.retention_bytes}"
+                why.hold("retention.ms" if own_ms > now_ms else None, f"{age}; {keeps}")
+            if latest is not None and latest[0] > max(own_ms, now_ms):
+                why.hold(
+                    "earlier_segment", f"segment {latest[1]}, which goes first, stays until {times.show(latest[0])}"
                 )
-            if config.retention_ms < 0:
-                why.append(_no_limit("retention.ms", config))
-            else:
-                newest, of_file = segment.newest()
-                own_ms = _due_ms(newest, config.retention_ms)
-                why.append(f"{_age(newest, of_file, now_ms)}; retention.ms keeps {times.span(config.retention_ms)}")
-                if own_ms > now_ms:
-                    holds += ["future_record", "retention.ms"] if newest > now_ms else ["retention.ms"]
-                if latest is not None and latest[0] > max(own_ms, now_ms):
-                    why.append(f"segment {latest[1]}, which goes first, stays until {times.show(latest[0])}")
-                    holds.append("earlier_segment")
-                latest = (own_ms, segment.base_offset) if latest is None or own_ms > latest[0] else latest
-                due_ms = latest[0]
-            if bytes_left:
-                holds.append("retention.bytes")
-            if not by_size and config.retention_ms < 0:
-                holds.insert(0, "no_limit")
-        yield Outlook(segment.base_offset, "; ".join(why), due_ms, bytes_left, newest, tuple(holds))
+            due_ms = own_ms if latest is None else max(own_ms, latest[0])
+            if (deletion is None or deletion.reason == "time") and due_ms == own_ms:
+                latest = own_ms, segment.base_offset
+        elif config.deletes:
+            why.hold(None if by_size else "no_limit", _no_limit("retention.ms", config))
+        reasons = tuple(why.reasons) if deletion is None else (("check", deletion.explanation),)
+        yield Outlook(segment.base_offset, "; ".join(why.sentences), due_ms, bytes_left, newest, reasons)
 
 
-def _of_marks(segment: Facts, marks: Marks, next_offset: int, is_last: bool) -> tuple[list[str], list[str]]:
-    """Return what the log's marks say about a segment that stays: the sentences, and the names of what holds it."""
-    why, holds = [], []
+class _Why:
+    """The sentences about a segment that stays, and those of them that say what keeps it."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.reasons: list[tuple[str, str]] = []
+
+    def hold(self, name: str | None, sentence: str) -> None:
+        """Add a sentence, which says what keeps the segment if it has a name."""
+        self.sentences.append(sentence)
+        if name is not None:
+            self.reasons.append((name, sentence))
+
+
+def _say_marks(why: _Why, segment: Facts, marks: Marks, next_offset: int, is_last: bool) -> None:
+    """Say where the log's marks are; the log start keeps a segment if it has passed a part of it."""
     if marks.high_watermark < next_offset:
-        why.append(f"the high watermark {marks.high_watermark} has not reached its end {next_offset}")
-        holds.append("high_watermark")
+        sentence = f"the high watermark {marks.high_watermark} has not reached its end {next_offset}"
+        why.hold("high_watermark", sentence)
     if not is_last:
-        why.append(f"the log start {marks.log_start_offset} is below its end {next_offset}")
-        if segment.base_offset < marks.log_start_offset:
-            holds.append("log_start")
-    return why, holds
+        is_inside = segment.base_offset < marks.log_start_offset
+        sentence = f"the log start {marks.log_start_offset} is below its end {next_offset}"
+        why.hold("log_start" if is_inside else None, sentence)
 
 
 def _next_offset(segments: Sequence[Facts], number: int, marks: Marks) -> tuple[int, bool]:

@@ -1,0 +1,1 @@
+"""Tests of what plans foretell: against real logs with a moved clock, and by arithmetic."""
