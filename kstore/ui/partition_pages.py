@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kstore.base import optional
+from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError, OffsetOutOfRangeError
 from kstore.explained import lookup_picture, record_picture, timeline_picture
 from kstore.explained.explanation import ExplainedSegment, Explanation
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["PartitionPages", "named_place"]
 
 MAX_PAGE = 10_000_000
+REMOTE_SEGMENTS = 200
 
 
 def named_place(request: Request) -> Place:
@@ -67,8 +69,10 @@ class PartitionPages:
         page = query_values.whole(request, "page", 1, 1, MAX_PAGE)
         base_offset = query_values.maybe_whole(request, "segment")
         row = row_of(self._viewed, place)
-        explanation, problem = None, row.error or row.fault
-        if row.error is None:
+        explanation, problem, note = None, row.error or row.fault, None
+        if fs.is_mounted(self._viewed.store.paths[0]) and row.segments > REMOTE_SEGMENTS:
+            note = f"Of a log in an object store at most {REMOTE_SEGMENTS} segments are explained: each costs requests."
+        elif row.error is None:
             try:
                 explanation = self._explanations.of(place)
             except KStoreError as error:
@@ -79,6 +83,7 @@ class PartitionPages:
             "problem": problem,
             "axis": axis,
             "explanation": explanation,
+            "note": note,
         }
         facts["lags"] = lags_of(self._viewed.groups(), row)
         if explanation is None:

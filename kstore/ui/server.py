@@ -66,9 +66,9 @@ class Server:
         """The address of the pages without the token, such as `http://127.0.0.1:8000`."""
         return f"http://{_in_address(self.host)}:{self.port}"
 
-    def address(self, path: str = "/") -> str:
-        """Return the address that opens a page."""
-        return f"{self.base}{path}?token={self.token}"
+    def address(self, page: str = "/") -> str:
+        """Return the address that opens a page, which may have parameters."""
+        return f"{self.base}{page}{'&' if '?' in page else '?'}token={self.token}"
 
     def start(self) -> Self:
         """Begin to answer requests."""

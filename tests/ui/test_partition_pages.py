@@ -271,3 +271,18 @@ def test_what_is_given_with_c_decides(root: Path, pages: Callable[..., Pages], c
         log.append(b"x")
     assert "kept: no limit is set" in pages(root, clock=clock).read(PLACE)
     assert "kept by retention.ms" in pages(root, clock=clock, config={"retention.ms": "60000"}).read(PLACE)
+
+
+def test_of_very_many_segments_in_an_object_store_none_is_explained(
+    root: Path, pages: Callable[..., Pages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.Log.open(root / "orders-0", segment_bytes=150) as log:
+        for _ in range(3):
+            log.append(b"x" * 40)
+    monkeypatch.setattr("kstore.ui.partition_pages.REMOTE_SEGMENTS", 2)
+    served = pages(root)
+    assert "<svg" in served.read(PLACE)
+    monkeypatch.setattr("kstore.ui.partition_pages.fs.is_mounted", lambda path: True)
+    text = served.read(PLACE)
+    assert "<svg" not in text
+    assert "at most 2 segments are explained" in text

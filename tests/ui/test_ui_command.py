@@ -66,6 +66,33 @@ def test_a_partition_leads_to_its_own_page(root: Path) -> None:
         assert "kept by retention.ms" in fetch(address.partition("?")[0], cookie)[2]
 
 
+def test_a_topic_leads_to_its_partitions(root: Path) -> None:
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("orders", partitions=1)
+        store.create_topic("clicks", partitions=1)
+    with running(f"{root}/orders") as (_, address):
+        _, cookie, _ = fetch(address)
+        text = fetch(address.partition("&")[0], cookie)[2]
+        assert "orders-0" in text
+        assert "clicks-0" not in text
+        assert str(root) in text
+
+
+def test_a_backup_is_shown_like_a_directory(root: Path, tmp_path: Path) -> None:
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("orders", partitions=1)
+        store.append("orders", b"x", key=b"k")
+    assert main(["backup", str(root), "--to", f"file://{tmp_path}/backup"]) == 0
+    with running(f"file://{tmp_path}/backup") as (_, address):
+        _, cookie, _ = fetch(address)
+        base = address.partition("/?")[0]
+        assert "orders-0" in fetch(f"{base}/", cookie)[2]
+        for way in ("", "/records", "/record?offset=0", "/batches", "/producers", "/check?run=yes"):
+            status, _, text = fetch(f"{base}/partition/orders/0{way}", cookie)
+            assert status == 200
+            assert 'class="problem"' not in text
+
+
 def test_a_host_that_others_can_reach_is_warned_about(root: Path) -> None:
     with running(str(root), "--host", "0.0.0.0") as (process, address):
         assert address.startswith("http://0.0.0.0:")

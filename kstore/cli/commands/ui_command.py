@@ -11,6 +11,7 @@ from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.stopping import Stopping
+from kstore.objects.remote_objects import without_credentials
 from kstore.ui.server import LOOPBACK, Server, is_loopback
 from kstore.ui.viewed_store import ViewedStore
 
@@ -48,7 +49,8 @@ def run(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     with mounted_paths.mounted("ui", [asked.path], asked) as (path,):
         place = command_paths.find(path)
-        viewed = ViewedStore([place.root], config=command_options.given(asked), clock=_now, title=asked.path)
+        title = without_credentials(asked.path) if "://" in asked.path else place.root
+        viewed = ViewedStore([place.root], config=command_options.given(asked), clock=_now, title=title)
         try:
             with Server(viewed, host=asked.host, port=asked.port) as server, Stopping() as stopping:
                 _tell(server, _first_page(place), open_browser=asked.open_browser)
@@ -60,8 +62,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _first_page(place: command_paths.Place) -> str:
-    """Return the path of the page of what was named on the command line."""
-    return "/" if place.partition is None else f"/partition/{place.topic}/{place.partition}"
+    """Return the page of what was named on the command line."""
+    if place.topic is None:
+        return "/"
+    return f"/?topic={place.topic}" if place.partition is None else f"/partition/{place.topic}/{place.partition}"
 
 
 def _tell(server: Server, page: str, *, open_browser: bool) -> None:
