@@ -184,7 +184,8 @@ docs: $(VENV)/.test-tools
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_names.py
 	$(BIN)/python docs/make_layers.py
-	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python docs/make_page_picture.py
 
 # Strict: a dead link, an unknown name or a page without a place in the navigation fails. Nothing is kept from an earlier
 # run, whose warnings would be lost.

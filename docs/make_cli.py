@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kstore import cli
-from kstore.cli import usage
+from kstore.store import disk_usage
 
 SHOWN_AT = "/srv"
 """The directory that the page shows instead of the real one."""
@@ -31,8 +31,9 @@ SHOWN_AS = {
     r"round [0-9]+, as of": "round 2, as of",
     r"[0-9]+ rounds?, [0-9]+ requests?, [0-9.]+ (B|KiB) sent": "2 rounds, 15 requests, 2.4 KiB sent",
     r"fetched in [0-9.]+ s": "fetched in 0.1 s",
+    r"[0-9.]+ (B|[KMGT]iB) free": "41.5 GiB free",
 }
-"""Output of a backup that differs from run to run, and its replacement on the page."""
+"""Output that differs from run to run and from disk to disk, and its replacement on the page."""
 
 HEAD = """\
 # The command line
@@ -45,11 +46,11 @@ as `DIR/TOPIC-P`, the name of its directory. `replicate`, `become-leader`, `back
 directories. A command that only reads takes no lock and changes nothing, so a broker or a store may write to the
 directory at the same time.
 
-`cat`, `describe`, `dump`, `export`, `offsets`, `tail` and `verify` also read a prefix of an object store where it lies:
-a backup, a plain copy of a log directory, or a broker's tier. They take its URL (`s3://bucket/prefix`, `gs://`, `az://`,
-`file:///path`), or the directory that has a backup; a topic, a partition and a file are named as in a directory:
-`s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A command that would change logs refuses
-such a URL. The options are the same in all seven:
+`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `tail`, `ui` and `verify` also read a prefix of an object
+store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
+(`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a
+file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A
+command that would change logs refuses such a URL. The options are the same in all nine:
 
 - `--option NAME=VALUE`: a setting of the object store, as in `backup` and `restore`. Credentials are taken from where
   the provider's own tools find them.
@@ -110,6 +111,23 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "([lag](spark.md#lag-and-positions)).",
         "$ kstore describe data",
         "$ kstore describe data/orders-0",
+    ),
+    "explain": (
+        "Why data is still there ([the page about it](explain.md)). Of a data directory or a topic: what takes the "
+        "space, what the next check of retention deletes, what holds the rest, and which settings would free it.",
+        "$ kstore explain data --at 2013-06-01T10:00",
+        "Of a partition: why each segment was rolled, why it stays, and when it goes. The settings are those that a "
+        "store keeps for the topic, and those given with `-c`; of a broker's directory with `-c server.properties`. "
+        "`--at` explains for another time than now.",
+        "$ kstore explain data/orders-0 -c retention.ms=3600000 --at 2013-06-01T09:45",
+        "With `--offset` or `--time` also of one record: where it lies, how a lookup finds it, and what happens to it. "
+        "`--html FILE` writes all of it with pictures into one file, `--all` shows all rows of long tables.",
+        "$ kstore explain data/orders-0 --offset 12 -c retention.ms=3600000 --at 2013-06-01T09:45",
+    ),
+    "ui": (
+        "Serves pages about a directory of logs to a browser on this machine, until Ctrl-C "
+        "([in the browser](explain.md#in-the-browser)): `kstore ui data`. It needs the extra `ui`: `pip install "
+        "kstore[ui]`.",
     ),
     "cat": (
         "Prints records, one per line: from an offset (`--offset`), from a time (`--from`), the last ones "
@@ -306,7 +324,7 @@ def page() -> str:
     table = "".join(f"| [`kstore {name}`](#kstore-{name}) | {what} |\n" for name, what in cli.COMMANDS.items())
     parts = [HEAD, table, MADE, f"```python\n{DATA}```\n"]
     columns = {"COLUMNS": "100"}  # otherwise the page would depend on the terminal's width
-    blocks = unittest.mock.patch.object(usage, "on_disk", _in_blocks)
+    blocks = unittest.mock.patch.object(disk_usage, "on_disk", _in_blocks)
     with _a_place() as root, unittest.mock.patch.dict(os.environ, columns), blocks:
         exec(compile(DATA, "docs/cli.md", "exec"), {})
         for name, section in SECTIONS.items():

@@ -37,6 +37,15 @@ if _typing.TYPE_CHECKING:
     from kstore.decoders.avro_values import AvroValues
     from kstore.decoders.json_values import JsonValues
     from kstore.decoders.protobuf_values import ProtobufValues
+    from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes, Remedy
+    from kstore.explained.explanation import (
+        CheckTimes,
+        DeletedFile,
+        ExplainedRecord,
+        ExplainedSegment,
+        Explanation,
+        LookupStep,
+    )
     from kstore.log.async_stream import Stream
     from kstore.log.log import Log
     from kstore.log.log_table import LogTable
@@ -74,6 +83,7 @@ __all__ = [
     "BackupStats",
     "BinaryColumn",
     "BrokerConfig",
+    "CheckTimes",
     "Columns",
     "CommittedOffset",
     "CompactionOutlook",
@@ -81,10 +91,17 @@ __all__ = [
     "CompactionStats",
     "Consumer",
     "ConsumerRecord",
+    "DeletedFile",
     "Deletion",
+    "DiskExplanation",
+    "ExplainedPartition",
+    "ExplainedRecord",
+    "ExplainedSegment",
+    "Explanation",
     "FetchResult",
     "FollowerStats",
     "HeadersColumn",
+    "HeldBytes",
     "HistogramStats",
     "JsonValues",
     "KeptBatch",
@@ -92,6 +109,7 @@ __all__ = [
     "LogConfig",
     "LogStats",
     "LogTable",
+    "LookupStep",
     "Outlook",
     "Producer",
     "ProducerInfo",
@@ -100,6 +118,7 @@ __all__ = [
     "RecordBatch",
     "RecordMetadata",
     "Recovery",
+    "Remedy",
     "Replication",
     "ReplicationStats",
     "Restored",
@@ -162,6 +181,20 @@ _OWNERS = {
     "kstore.decoders.avro_values": ("AvroValues",),
     "kstore.decoders.json_values": ("JsonValues",),
     "kstore.decoders.protobuf_values": ("ProtobufValues",),
+    "kstore.explained.explanation": (
+        "CheckTimes",
+        "DeletedFile",
+        "ExplainedRecord",
+        "ExplainedSegment",
+        "Explanation",
+        "LookupStep",
+    ),
+    "kstore.explained.explained_disk": (
+        "DiskExplanation",
+        "ExplainedPartition",
+        "HeldBytes",
+        "Remedy",
+    ),
     "kstore.log.async_stream": ("Stream",),
     "kstore.log.log_table": ("LogTable",),
     "kstore.log.log": ("Log",),

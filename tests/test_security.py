@@ -114,16 +114,19 @@ def test_no_file_becomes_code() -> None:
 LOOPS = {"AbstractEventLoop", "CancelledError", "Future", "get_running_loop", "shield", "sleep", "wait"}
 
 
-def test_nothing_is_served_and_only_backups_and_schema_registries_are_connected_to() -> None:
-    """obstore and urllib are the only libraries here that connect."""
+def test_only_the_page_is_served_and_only_known_hosts_are_connected_to() -> None:
+    """obstore and urllib are the only libraries here that connect, and uvicorn the only one that listens."""
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
-    assert found == {"loops.py": {"asyncio"}, "known_schemas.py": {"urllib.request"}}
+    page = {"live_events.py": {"asyncio"}, "server.py": {"asyncio", "socket"}, "ui_command.py": {"webbrowser"}}
+    assert found == {"loops.py": {"asyncio"}, "known_schemas.py": {"urllib.request"}, **page}
     naming = [
         path
         for path in SOURCES
         if re.search(r"optional\.obstore\(|(?:import|from) obstore", path.read_text(encoding="utf-8"))
     ]
     assert {path.parent.name for path in naming} == {"objects"}
+    serving = [path for path in SOURCES if "optional.uvicorn(" in path.read_text(encoding="utf-8")]
+    assert [path.parent.name for path in serving] == ["ui"]
 
 
 def test_of_asyncio_only_the_event_loop_is_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time as clocks
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -9,12 +10,35 @@ from typing import SupportsIndex
 
 from kstore.base import arguments
 from kstore.base.numbers import LONG_MAX, LONG_MIN
-from kstore.errors import InvalidTimestampError
+from kstore.errors import ConfigError, InvalidTimestampError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_AGO = re.compile(r"-([0-9]{1,9})(ms|s|m|h|d|w)")
+_AGO_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _UNSURE_NS = 50_000_000  # a file that changed more recently may change again and keep its modification time
+
+TIME_FORMS = (
+    "ISO 8601 (2013-06-01, 2013-06-01T12:00, with a zone or in UTC), milliseconds since the epoch, or -1h, -30m, -2d"
+)
+"""What `parse` reads, in words."""
+
+
+def parse(text: str, now_ms: int | None = None) -> int:
+    """Parse a time to milliseconds since the epoch; raises `ConfigError` for anything else."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        now_ms = clocks.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return now_ms - int(ago[1]) * _AGO_UNITS[ago[2]]
+    if re.fullmatch(r"[0-9]{1,18}", text) and len(text) != 8:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text[:60]!r} is no time: {TIME_FORMS}") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // _MILLISECOND
 
 
 def is_settled(changed_ns: int) -> bool:

@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "config": "list settings, or print the values in force, with warnings",
     "describe": "show the contents of a directory of logs, a topic or a partition",
     "dump": "print log, index and snapshot files as Kafka's dump tool does",
+    "explain": "say why segments and records are still there, when they go, and why a disk is full",
     "export": "write records to Parquet, Arrow, CSV or JSON lines files",
     "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
     "offsets": "print where partitions start, end, or reach a time",
@@ -42,10 +43,11 @@ COMMANDS: dict[str, str] = {
     "restore": "restore a directory of logs from a backup, as of any time it covers",
     "retain": "delete old segments now, or say which would be deleted and why",
     "tail": "print the last records, and new ones as they are appended",
+    "ui": "show a directory of logs in a browser",
     "verify": "check logs and their files for errors",
 }
 
-_READING = ("cat", "config", "describe", "dump", "offsets", "tail")
+_READING = ("cat", "config", "describe", "dump", "explain", "offsets", "tail")
 """Commands that only print. If the reader of their output closes it, they end with success. All others continue,
 and their exit code reports the result of their work."""
 

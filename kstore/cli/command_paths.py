@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
-from kstore.files import names
+from kstore.files import checkpoint, names
 from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.log.explaining.unknown_settings import is_of_broker, of_brokers
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "note_on_broker",
     "overrides",
     "refuse_empty",
+    "settings_in_force",
 ]
 
 
@@ -139,25 +141,28 @@ def kept_settings(root: str, topic: str, topic_id: uuid.UUID | None = None) -> M
     return inherited_config(topic, cleaned_topics([root])) if record is None else record.config
 
 
+def settings_in_force(directory: str, given: Mapping[str, str] | None) -> LogConfig:
+    """Return the settings of the log in a partition's directory: those given, and over them those kept for its topic.
+
+    Raises `StorageError` if the partition's topic id cannot be read.
+    """
+    root, name = os.path.split(directory)
+    metadata = checkpoint.read_partition_metadata(directory)
+    topic_id = None if metadata is None else metadata.topic_id
+    return LogConfig.resolve(given).for_topic(kept_settings(root, names.parse_partition_name(name).topic, topic_id))
+
+
 def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:
     """Return a note that a broker may have another value of `setting` than kstore's default; None if none is needed.
 
-    A broker keeps its settings in a file outside the directory, and those of topics in the metadata of its cluster.
-    `paths` are data directories, topics and partitions. `given` has the settings of the command line. `default`
-    describes the default of a broker.
+    `paths` are data directories, topics and partitions. `given` has the settings of the command line. `default` is a
+    sentence about the defaults.
     """
     [row] = [row for row in LogConfig.settings if row.name == setting]
     if {setting, *(at.name for at in row.broker_names)} & set(given or ()):
         return None
-    roots = dict.fromkeys(find(path).root for path in paths)
-    brokers = [root for root in roots if fs.exists(os.path.join(root, "meta.properties"))]
-    if not brokers:
-        return None
-    return (
-        f"{', '.join(brokers)}: a broker wrote this directory, whose settings are not in it, and no {setting} was "
-        f"given: kstore's default is used for topics without a record here. {default}. Give the broker's settings with "
-        f"-c server.properties, or one with -c {setting}=VALUE"
-    )
+    brokers = [root for root in dict.fromkeys(find(path).root for path in paths) if is_of_broker(root)]
+    return of_brokers(brokers, default, setting) if brokers else None
 
 
 def log_bytes(path: str) -> int:

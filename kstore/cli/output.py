@@ -16,6 +16,7 @@ from typing import Any, Protocol, TextIO, cast
 
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
+from kstore.base.text_table import table_lines
 from kstore.errors import KStoreError
 
 __all__ = [
@@ -188,19 +189,10 @@ def count(number: int, noun: str) -> str:
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, with numbers aligned to the right and words to the left."""
-    lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
-    raw = [[line[n] for line in lines[1:]] for n in range(len(header))]
-    widths = [max(len(header[n]), *map(len, cells), 0) for n, cells in enumerate(raw)]
-    right = [
-        bool(cells) and all(cell.replace(" ", "").replace("-", "0")[:1].isdigit() for cell in cells) for cells in raw
-    ]
-    for number, line in enumerate(lines):
-        cells = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        )
-        text = "  ".join(cells).rstrip()
-        print(text if number else painted(text, "bold"))
+    first, *others = table_lines(header, rows)
+    print(painted(first, "bold"))
+    for line in others:
+        print(line)
 
 
 def json_line(value: Any) -> None:

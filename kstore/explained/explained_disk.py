@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kstore.base import optional
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow  # type: ignore[import-untyped]
+
+_html = optional.Late("kstore.explained.explanation_html")  # it imports this module
+_text = optional.Late("kstore.explained.disk_text")  # and so does this
 
 __all__ = ["DiskExplanation", "ExplainedPartition", "HeldBytes", "Remedy"]
 
@@ -63,11 +70,15 @@ class Remedy:
     topic: str
     """The topic that it is for."""
     setting: str
-    """The setting, and the value to give it, such as "retention.ms=86400000"."""
+    """The setting, and the value to give it, such as "retention.ms=86400000"; several are separated by commas."""
     freed_bytes: int
-    """Log bytes that the next check would delete with it, beyond what it deletes anyway."""
+    """Log bytes that the next check, or one at `from_ms`, would delete with it, beyond what it deletes anyway."""
     explanation: str
     """The effect in words."""
+    from_ms: int | None = None
+    """From when on a check deletes all of these bytes, if something is appended now; None for the next check."""
+    is_at_most: bool = False
+    """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,48 @@ class DiskExplanation:
     """Settings that would free space, the most effective first."""
     note: str | None
     """What to know about the settings, as in `Explanation.note`."""
+    others: tuple[HeldBytes, ...] = ()
+    """What `other_bytes` consists of, largest first; the causes are "staged" (loads that are staged), "deleted"
+    (directories of deleted partitions) and "files" (checkpoints and all others).
+    """
+
+    def __str__(self) -> str:
+        return str(_text.disk_text(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
         return asdict(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the partitions as an Arrow table.
+
+        Returns:
+            A row for each partition, a column for each attribute of `ExplainedPartition`.
+
+        Raises:
+            ConfigError: PyArrow is not installed.
+        """
+        pa = optional.pyarrow("to_arrow()")
+        held = pa.struct({"cause": pa.string(), "size_bytes": pa.int64(), "explanation": pa.string()})
+        schema = pa.schema(
+            {
+                "topic": pa.string(),
+                "partition": pa.int32(),
+                "path": pa.string(),
+                "log_bytes": pa.int64(),
+                "disk_bytes": pa.int64(),
+                "segments": pa.int64(),
+                "expired_bytes": pa.int64(),
+                "held": pa.list_(held),
+                "error": pa.string(),
+            }
+        )
+        return pa.Table.from_pylist([asdict(partition) for partition in self.partitions], schema=schema)
+
+    def _repr_html_(self) -> str:
+        """Return the picture that a notebook shows."""
+        return str(_html.disk_fragment(self))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kstore.base import optional
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_html = optional.Late("kstore.explained.plan_html")  # it imports this module
 
 __all__ = ["Load", "Plan", "PlannedSegment", "Range"]
 
@@ -114,3 +118,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
         return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
+
+    def _repr_html_(self) -> str:
+        """Return the picture that a notebook shows."""
+        return str(_html.plan_fragment(self))

@@ -5,13 +5,19 @@ Times are milliseconds since the epoch.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from kstore.base import optional
 from kstore.types import CompactionOutlook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow  # type: ignore[import-untyped]
+
+_html = optional.Late("kstore.explained.explanation_html")  # it imports this module
+_text = optional.Late("kstore.explained.explanation_text")  # and so does this
 
 __all__ = ["CheckTimes", "DeletedFile", "ExplainedRecord", "ExplainedSegment", "Explanation", "LookupStep"]
 
@@ -93,7 +99,7 @@ class ExplainedSegment:
     """What keeps it now, under fixed names: "log_start", "policy" (`cleanup.policy` has no delete), "high_watermark",
     "retention.ms", "retention.bytes", "no_limit" (neither is set), "future_record" (a timestamp ahead of the clock),
     "earlier_segment" (only a prefix of the log is deleted), "only_segment" (it is active and empty), "check" (the next
-    check deletes it). Empty never.
+    check deletes it). Empty never; if there are several, the first decides when it is deleted.
     """
     explanation: str
     """Why it is kept and when it is deleted, in words."""
@@ -125,8 +131,8 @@ class LookupStep:
     """The file that is read; for "segment" the directory."""
     found: tuple[int, int] | None
     """The entry that is taken: (timestamp, offset) of a time index, (offset, position) of an offset index; for "scan"
-    the positions from which and to which the log is read; for "segment" its offsets; None if an index has no entry at
-    or before the target.
+    and "batch" the positions from which and to which the log is read; for "segment" its first and last offset; None if
+    an index has no entry at or before the target.
     """
     following: tuple[int, int] | None
     """The next entry of the index; None if there is none."""
@@ -216,6 +222,45 @@ class Explanation:
     record: ExplainedRecord | None
     """The record that was asked for."""
 
+    def __str__(self) -> str:
+        return str(_text.explanation_text(self))
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
         return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the segments as an Arrow table.
+
+        Returns:
+            A row for each segment, a column for each attribute of `ExplainedSegment`. Times are timestamps of UTC in
+            milliseconds.
+
+        Raises:
+            ConfigError: PyArrow is not installed.
+        """
+        pa = optional.pyarrow("to_arrow()")
+        kinds = {
+            "int": pa.int64(),
+            "bool": pa.bool_(),
+            "str": pa.string(),
+            "tuple[str, ...]": pa.list_(pa.string()),
+        }
+        moment = pa.timestamp("ms", "UTC")
+        columns = [
+            pa.field(
+                field.name,
+                moment if field.name.endswith(("_ms", "timestamp")) else kinds[str(field.type).removesuffix(" | None")],
+                nullable=str(field.type).endswith("None"),
+            )
+            for field in fields(ExplainedSegment)
+        ]
+        return pa.Table.from_pylist([asdict(segment) for segment in self.segments], schema=pa.schema(columns))
+
+    def _repr_html_(self) -> str:
+        """Return the picture that a notebook shows."""
+        return str(_html.log_fragment(self))

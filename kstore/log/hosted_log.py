@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import StorageError
@@ -18,7 +19,9 @@ from kstore.log.opening import Marks, take_role
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.segments.producer_state import Expiry
 from kstore.log.segments.recovery import Seen
+from kstore.log.writing import retention_run
 from kstore.log.writing.housekeeping import Housekeeper
+from kstore.log.writing.retention import Deletion
 from kstore.log.writing.writer import Writer
 from kstore.types import AppendInfo
 
@@ -35,10 +38,12 @@ class HostedLog:
         self.log = log
 
     @classmethod
-    def open_to_read(cls, path: str, config: LogConfig) -> HostedLog:
-        """Open a partition for reading in a store; the store closes it."""
-        log = Log.open(path, "r", config=config)
-        log._is_own = False
+    def open_to_read(
+        cls, path: str, config: LogConfig, broker: BrokerConfig, clock: Callable[[], int] | None = None
+    ) -> HostedLog:
+        """Open a partition for reading in a store with the settings `broker`; the store closes it."""
+        log = Log.open(path, "r", config=config, clock=clock)
+        log._is_own, log._broker = False, broker
         return cls(log)
 
     @classmethod
@@ -52,19 +57,21 @@ class HostedLog:
         marks: Marks,
         expiry: Expiry,
         on_storage_error: Callable[[StorageError], object],
+        broker: BrokerConfig,
         follows: FollowerRole | None = None,
         seen: Seen | None = None,
     ) -> HostedLog:
         """Open a partition for writing in a store, which holds the locks and writes the checkpoint files.
 
-        Creates missing files. `housekeeper` is the store's housekeeper. `seen` is the result of the caller's
-        `recovery.look` at the directory. `follows` is the role of a follower's log, or None for a leader's. If the
-        latest epoch of a leader's log is below `marks.leader_epoch`, the log starts that epoch. Raises the errors of
-        `Log.open`.
+        Creates missing files. `housekeeper` is the store's housekeeper; `broker` has the store's settings. `seen` is
+        the result of the caller's `recovery.look` at the directory. `follows` is the role of a follower's log, or None
+        for a leader's. If the latest epoch of a leader's log is below `marks.leader_epoch`, the log starts that epoch.
+        Raises the errors of `Log.open`.
         """
         config.check_for_writing()
         parsed = names.parse_partition_name(os.path.basename(path))
         log = Log._begin(path, parsed.topic, parsed.partition, "a", config)
+        log._broker = broker
         if seen is None:
             fs.mkdir(path)
         log._load(marks, clock, housekeeper, expiry, seen)
@@ -90,6 +97,10 @@ class HostedLog:
     def dirty_ratio(self) -> float:
         """The dirty ratio of a compacted log, as in `Log.stats`, but without reading the segments' files."""
         return compaction_stats.numbers(self.view, self.log.config, self.log._now())["dirty_ratio"]
+
+    def plan_retention(self, config: LogConfig) -> list[Deletion]:
+        """Return what retention would delete now with other settings."""
+        return retention_run.survey(self.view, config, self.log._now())[0]
 
     def configure(self, config: LogConfig) -> None:
         """Replace the whole configuration; it takes effect as after `Log.update_config`."""

@@ -24,6 +24,7 @@ from kstore.columns._columns import Columns
 from kstore.columns._latest_offsets import new_secret
 from kstore.columns.column_input import ColumnInput
 from kstore.config import cautions
+from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
@@ -50,6 +51,7 @@ from kstore.log.column_reads import (
 )
 from kstore.log.compaction import compact_log, compaction_stats
 from kstore.log.compaction.compaction_outlook import outlook as compaction_outlook
+from kstore.log.explaining.explain_log import Question, explain
 from kstore.log.log_table import LogTable, checked, collect
 from kstore.log.opening import Marks, check_place, load_writer, lock_partition, take_marks, take_role
 from kstore.log.reading import _timestamp_lookup, fetch
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from kstore.base.loops import Turns
     from kstore.columns.value_decoding import Decoder
     from kstore.config.keywords import LogSettings
+    from kstore.explained.explanation import Explanation
     from kstore.log.async_flush import Flushers
     from kstore.log.async_stream import Stream
     from kstore.types import Headers
@@ -264,6 +267,7 @@ class Log(Closing):
     _flushers: Flushers | None = None
     _prefix: RemotePrefix | None = None  # that `open` has mounted
     _is_own = False  # opened and closed by the user, not by a store
+    _broker: BrokerConfig | None = None  # the settings of the store that has opened it
 
     def _open_for_reading(self) -> None:
         if not fs.exists(self.path):
@@ -1497,8 +1501,10 @@ class Log(Closing):
             The explanation and the time; None if `apply_retention` would delete all segments.
 
         Example:
-            >>> log.retention_outlook().explanation
-            'retention.bytes sets no limit; retention.ms sets no limit'
+            >>> for sentence in log.retention_outlook().explanation.split("; "):
+            ...     print(sentence)
+            retention.bytes is not given, and its default sets no limit
+            retention.ms is not given, and kstore's default sets no limit
         """
         return self._survey()[1]
 
@@ -1509,6 +1515,53 @@ class Log(Closing):
         if self._writer is not None:
             return self._writer.now()
         return self._clock() if self._clock is not None else time.time_ns() // 1_000_000
+
+    def explain(
+        self,
+        *,
+        at: int | datetime | None = None,
+        offset: int | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> Explanation:
+        """Explain why each segment was rolled, why it is kept and when it is deleted; of one record also where it is.
+
+        Changes nothing and takes no lock. What is foretold holds if nothing more is appended.
+
+        Args:
+            at: The moment to explain for, in milliseconds or as a `datetime` with a time zone; now if omitted. The log
+                is explained as it is now: segments that would be deleted before that moment still count.
+            offset: The offset of a record to explain, too.
+            timestamp: The time of a record to explain, too: the first record of this time or a later one.
+
+        Returns:
+            The facts. Their `record` is None if no record was asked for, if none has the timestamp or a later one, or
+            if no batch has the offset, because compaction has left a gap there.
+
+        Raises:
+            OffsetOutOfRangeError: If no record can have the offset: it is below the log start, at the log end or above.
+            CorruptRecordError: If the record's batch is damaged, or a batch that decides about the last stable offset.
+            InvalidTimestampError: If a `datetime` has no time zone.
+            ValueError: If both `offset` and `timestamp` are given.
+
+        Example:
+            >>> explanation = log.explain(offset=2)
+            >>> explanation.segments[0].holds
+            ('no_limit',)
+            >>> [step.what for step in explanation.record.steps]
+            ['segment', 'offset_index', 'scan', 'batch']
+        """
+        if offset is not None and timestamp is not None:
+            raise ValueError("offset and timestamp exclude each other: both name the record to explain")
+        now_ms = self._now()
+        question = Question(
+            at_ms=now_ms if at is None else times.moment("at", at),
+            now_ms=now_ms,
+            offset=None if offset is None else arguments.integer("offset", offset),
+            timestamp=None if timestamp is None else times.moment("timestamp", timestamp),
+            broker=self._broker or BrokerConfig.resolve(self._arguments.get("config")),
+            knows_topics=self._broker is not None,
+        )
+        return explain(self._view, self.config, question)
 
     def compact(
         self, *, roll: bool = False, dry_run: bool = False, progress: Callable[[int, int], None] | None = None

@@ -21,6 +21,7 @@ from kstore.errors import LogClosedError, StorageError, refusal
 from kstore.files import checkpoint
 
 if TYPE_CHECKING:
+    from kstore.explained.explanation import CheckTimes
     from kstore.log.writing.housekeeping import Housekeeping
 
 logger = logging.getLogger("kstore")
@@ -37,11 +38,13 @@ class LogDirectory:
         now: Callable[[], int],
         due_in_appends: Callable[[], int],
         stand_in: Callable[[], object],
+        checks: Callable[[checkpoint.Partition, bool], CheckTimes],
     ) -> None:
         """Lock the directory and read its checkpoint files.
 
         `hurry(ms)` makes the owner of this object call `run_due` within `ms` milliseconds. If no thread can be started,
-        `due_in_appends` says when an append should call `stand_in`, which runs the due tasks.
+        `due_in_appends` says when an append should call `stand_in`, which runs the due tasks. `checks` says when
+        retention checks a partition.
 
         Raises `LogLockedError` if a broker, another store or a single log has locked the directory, and `StorageError`
         if the disk fails or a checkpoint file is malformed: its offsets are unknown, so no log here may be opened.
@@ -55,6 +58,7 @@ class LogDirectory:
         self._hurry = hurry
         self._due_in_appends = due_in_appends
         self._stand_in = stand_in
+        self._checks = checks
         self._now = now
         self._writing = threading.Lock()
         self._deferring = threading.local()
@@ -100,6 +104,10 @@ class LogDirectory:
         housekeeping.run_due()
         self._stand_in()
         housekeeping.set_due()
+
+    def checks(self, partition: checkpoint.Partition, *, compacts: bool) -> CheckTimes:
+        """Return when the store's retention checks a log."""
+        return self._checks(partition, compacts)
 
     def stop(self, housekeeping: Housekeeping) -> None:
         """Wait for running work on a log, and start no more of it."""

@@ -23,6 +23,7 @@ from kstore.base.numbers import NEVER
 from kstore.base.weak import weak_method
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError, KStoreError, LogClosedError, StorageError, UnknownTopicOrPartitionError
+from kstore.explained.explanation import CheckTimes
 from kstore.files import checkpoint, names
 from kstore.files.follower_file import FollowerRole
 from kstore.log.hosted_log import HostedLog
@@ -31,7 +32,7 @@ from kstore.log.opening import Marks
 from kstore.log.segments import recovery
 from kstore.log.segments.producer_state import Expiry
 from kstore.store.catalog import Entry, is_deleted
-from kstore.store.cleaner import Cleaner
+from kstore.store.cleaner import CLEANER, Cleaner
 from kstore.store.log_directories import Disks
 from kstore.store.log_directory import LogDirectory
 from kstore.store.metadata import Metadata
@@ -100,6 +101,7 @@ class LogManager:
             now=weak_method(self.now),
             due_in_appends=lambda: NEVER if (due_ms := due()) is None else due_ms,
             stand_in=lambda: stand_in(IN_APPENDS),
+            checks=weak_method(self.checks),
         )
 
     def _fail_logs(self, directory: LogDirectory, error: StorageError) -> None:
@@ -241,6 +243,7 @@ class LogManager:
             ),
             expiry=self._expiry,
             on_storage_error=partial(weak_method(self.disks.take_offline), directory),
+            broker=self.broker,
             follows=self._follows,
             seen=seen,
         )
@@ -285,6 +288,14 @@ class LogManager:
         """Run the tasks that are due by the clock, in this thread."""
         self.scheduler.run_due()
         self.cleaner.run_due()
+
+    def checks(self, partition: checkpoint.Partition, compacts: bool) -> CheckTimes:
+        """Return when retention next checks a log: by its task, or after a pass of the cleaner (SEMANTICS 6.18)."""
+        if compacts and self.cleaner.threads:
+            schedule = {**self.scheduler.schedule, **self.cleaner.schedule}
+            return CheckTimes("cleaner", schedule.get(CLEANER), max(self.broker.log_cleaner_backoff_ms, 1))
+        interval_ms = self.broker.log_retention_check_interval_ms
+        return CheckTimes("store", self.scheduler.schedule.get(RETENTION), interval_ms)
 
     # Without a thread.
 

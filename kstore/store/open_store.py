@@ -66,7 +66,7 @@ def open_directories(
             if not fs.exists(path):
                 raise fs.MissingFileError(2, "no such log directory; mode 'r' creates nothing", path)
         watched = WatchedMetadata(paths, config, broker)
-        assemble(watched, LogReaders(watched), opening)
+        assemble(watched, LogReaders(watched, opening.clock), opening)
         return
     config.check_for_writing()
     broker.check_cordoned([path for path in broker.cordoned_log_dirs if os.path.realpath(path) in paths])

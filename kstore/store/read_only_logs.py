@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from copy import copy
 from typing import NoReturn, Protocol
 
+from kstore.base import times
 from kstore.errors import ReadOnlyError
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
@@ -22,6 +25,9 @@ class Logs(Protocol):
     def writing(self) -> LogManager:
         """Return the manager, for a change; raise `LogClosedError` when closed, `ReadOnlyError` if mode is "r"."""
 
+    def now(self) -> int:
+        """Return milliseconds since the epoch, by the store's clock."""
+
     def leading(self) -> LogManager:
         """Return the manager, for a client's change; raise as `writing` does, and `NotLeaderError` in a follower."""
 
@@ -29,8 +35,13 @@ class Logs(Protocol):
 class LogReaders:
     """The logs of a store that only reads. Thread-safe."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, clock: Callable[[], int] | None = None) -> None:
         self._metadata = metadata
+        self._clock = times.checked_clock(clock)
+
+    def now(self) -> int:
+        """Return milliseconds since the epoch, by the store's clock."""
+        return time.time_ns() // 1_000_000 if self._clock is None else self._clock()
 
     def log(self, entry: Entry) -> Log:
         log = entry.log
@@ -41,7 +52,9 @@ class LogReaders:
                     self._metadata.refuse_if_closed()
                     if entry.failure is not None:
                         raise copy(entry.failure)
-                    hosted = HostedLog.open_to_read(entry.path, self._metadata.config_of(entry.topic))
+                    hosted = HostedLog.open_to_read(
+                        entry.path, self._metadata.config_of(entry.topic), self._metadata.broker, self._clock
+                    )
                     log = entry.log = hosted.log
         return log
 

@@ -26,7 +26,7 @@ from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.objects.remote_prefix import RemoteOptions
-from kstore.store import catalog, compact_store, store_stats
+from kstore.store import catalog, compact_store, explain_store, store_stats
 from kstore.store.administration import Administration
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
 from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from kstore.columns._columns import Columns
     from kstore.columns.value_decoding import Decoder
     from kstore.config.keywords import LogSettings, StoreSettings
+    from kstore.explained.explained_disk import DiskExplanation
     from kstore.log.async_flush import Flushers
     from kstore.log.async_stream import Stream
     from kstore.log.column_reads import Layout
@@ -1376,6 +1377,41 @@ class Store(Closing):
             [(0, 0, b'1 pear'), (1, 1, b'4 apples')]
         """
         return compact_store.compact(self._metadata, self._logs, topic, roll=roll, dry_run=dry_run)
+
+    def explain(
+        self,
+        *,
+        topic: str | None = None,
+        at: int | datetime | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> DiskExplanation:
+        """Explain what takes the space of the store's directories, what holds it, and which settings would free it.
+
+        Changes nothing; works in mode "r", too. Logs that are not open are opened for reading meanwhile. A partition
+        that cannot be read has an `error`, and the others are explained.
+
+        Args:
+            topic: Explain only this topic.
+            at: The moment to explain for, in milliseconds or as a `datetime` with a time zone; now if omitted.
+            progress: Called as `progress(done, total)` with numbers of partitions. An exception that it raises ends the
+                call.
+
+        Returns:
+            The facts; `print` shows them as text.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic.
+            InvalidTimestampError: If a `datetime` has no time zone.
+
+        Example:
+            >>> disk = store.explain()
+            >>> [(partition.topic, partition.held[0].cause) for partition in disk.partitions]
+            [('orders', 'no_limit'), ('orders', 'no_limit')]
+            >>> [remedy.setting for remedy in disk.remedies]
+            []
+        """
+        moment = None if at is None else times.moment("at", at)
+        return explain_store.explain(self._metadata, self._logs, topic, moment, progress)
 
     def stats(self) -> StoreStats:
         """Return the store's metrics and current errors, for monitoring.

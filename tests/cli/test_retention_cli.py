@@ -69,7 +69,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(data: Path, capsys: py
     assert "retention.ms keeps 5400000 ms (1 h 30 min)" in gone[0]
     stays = [line for line in lines if line.startswith("  kept: ")]
     assert len(stays) == 3
-    assert "retention.ms sets no limit" in stays[0]
+    assert "retention.ms = -1 sets no limit" in stays[0]
     assert stays[1].startswith("  kept: segment 10 and all after it: the log start 0 is below its end 15; ")
     assert "; it is deleted from " in stays[1]
 
@@ -285,17 +285,44 @@ def test_kstores_default_is_named_on_a_brokers_directory(data: Path, capsys: pyt
     for path in (data, data / "orders", data / "orders-0"):
         printed = Printed(capsys, path, "--dry-run")
         assert printed.code == 0
-        for told in ("a broker wrote this directory", "7 days (log.retention.hours=168)", "-c server.properties"):
-            assert told in printed.out
-        assert "7 days" in Printed(capsys, path, "--dry-run", "--json").json["note"]
+        for told in (f"A broker wrote {data}, and its settings are not", "604800000 ms (7 d)", "-c server.properties"):
+            assert told in printed.out.splitlines()[0]
+        assert "(7 d)" in Printed(capsys, path, "--dry-run", "--json").json["note"]
     settings = data.parent / "server.properties"
     settings.write_text("log.retention.hours=2\nlog.dirs=/elsewhere\n")
     for given in (["-c", settings], ["--retention-ms", 2 * HOUR], ["-c", "log.retention.minutes=120"]):
         printed = Printed(capsys, data, "--dry-run", "--topic", "orders", *given)
-        assert "a broker wrote" not in printed.out
+        assert "A broker wrote" not in printed.out
         assert "would delete" in printed.out
     settings.write_text("log.dirs=/elsewhere\n")  # which leaves the broker's default
-    assert "7 days" in Printed(capsys, data, "--dry-run", "-c", settings).out
+    assert "(7 d)" in Printed(capsys, data, "--dry-run", "-c", settings).out
+
+
+def test_a_kept_segment_of_a_broker_is_told_with_what_kafkas_default_would_delete(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    with kstore.Log.open(data / "orders-0", segment_bytes=500) as log:
+        for days in (20, 9, 2):
+            for _ in range(5):
+                log.append(bytes(32), timestamp=NOW - days * 24 * HOUR)
+        log.delete_records(20)
+        assert len(log.apply_retention()) == 4
+    found = Printed(capsys, data, "--dry-run", "--topic", "orders")
+    kept = [line for line in found.out.splitlines() if line.startswith("  kept: ")]
+    kafkas = "with Kafka's default of retention.ms = 604800000 ms (7 d) a check would delete"
+    assert "retention.ms is not given, and kstore's default sets no limit" in kept[0]
+    assert kept[0].endswith(f"; {kafkas} 2 segments, 1000 bytes, offsets 20 to 29")
+    assert kept[1].endswith(f"; {kafkas} nothing yet")
+    assert f"{kafkas} 2 segments, 1000 bytes, offsets 20 to 29. " in found.out.splitlines()[0]
+    [first, second] = Printed(capsys, data, "--dry-run", "--topic", "orders", "--json").json["partitions"]
+    assert [each["base_offset"] for each in first["kafka_default"]] == [20, 25]
+    assert second["kafka_default"] == []
+    by_name = Printed(capsys, data, "--dry-run", "--topic", "orders", "--retention-ms", 7 * 24 * HOUR, "--json").json
+    assert by_name["segments"] == 2
+    assert by_name["note"] is None
+    assert {each["kafka_default"] for each in by_name["partitions"]} == {None}
+    assert Printed(capsys, data, "--dry-run", "--topic", "kept", "--json").json["note"] is None
 
 
 def test_compact_says_that_a_brokers_policy_is_not_in_its_directory(
@@ -303,8 +330,8 @@ def test_compact_says_that_a_brokers_policy_is_not_in_its_directory(
 ) -> None:
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
     assert cli.main(["compact", str(data), "--dry-run"]) == 0
-    assert "no cleanup.policy was given" in capsys.readouterr().out
+    assert "No cleanup.policy is given" in capsys.readouterr().out
     assert cli.main(["compact", str(data), "--dry-run", "--json"]) == 0
     assert "cleanup.policy" in json.loads(capsys.readouterr().out)["note"]
     assert cli.main(["compact", str(data), "--dry-run", "--cleanup-policy", "compact"]) == 0
-    assert "a broker wrote" not in capsys.readouterr().out
+    assert "A broker wrote" not in capsys.readouterr().out

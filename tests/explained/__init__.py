@@ -1,0 +1,1 @@
+"""The facts of explain and plan as pictures, pages and tables."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -17,7 +16,7 @@ from kstore.explained.log_picture import LogFacts, close_up_of, picture
 from kstore.types import SegmentInfo
 from tests.conftest import ManualClock
 from tests.golden import goldensets
-from tests.test_docs import REPOSITORY, text_of
+from tests.support import pictured
 
 MOST_BYTES = 60 << 10
 NOON = 1_370_088_000_000  # 2013-06-01T12:00Z
@@ -27,15 +26,8 @@ def drawn(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What the command prints: XML of ASCII, small enough for a page."""
     assert cli.main(["describe", str(path), "--svg"]) == 0
     text = capsys.readouterr().out
-    assert text.isascii()
     assert len(text) <= MOST_BYTES
-    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    return text
-
-
-def labels(svg: str) -> list[str]:
-    """The texts of a picture, in order."""
-    return [each.text or "" for each in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    return pictured.check(text)
 
 
 def made(path: Path, clock: ManualClock, batches: int, *, minutes: int = 5) -> None:
@@ -47,17 +39,11 @@ def made(path: Path, clock: ManualClock, batches: int, *, minutes: int = 5) -> N
             clock.now += minutes * 60_000
 
 
-def test_the_picture_in_the_docs_is_what_the_command_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(REPOSITORY / "docs")
-    module = importlib.import_module("make_picture")
-    assert text_of(module.PICTURE) == module.picture(), "make docs draws it anew"
-
-
 def test_every_segment_is_a_bar_with_its_offsets_size_and_times(
     tmp_path: Path, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path / "t-0", clock, 30)
-    found = labels(drawn(tmp_path / "t-0", capsys))
+    found = pictured.texts(drawn(tmp_path / "t-0", capsys))
     with kstore.Log.open(tmp_path / "t-0", "r") as log:
         assert len(log.segments) == 3
         for segment in log.segments:
@@ -72,7 +58,7 @@ def test_the_entries_of_both_indexes_are_drawn_with_their_values(
     tmp_path: Path, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path / "t-0", clock, 25)
-    found = labels(drawn(tmp_path / "t-0", capsys))
+    found = pictured.texts(drawn(tmp_path / "t-0", capsys))
     assert cli.main(["dump", "--files", str(tmp_path / "t-0" / "00000000000000000036.index")]) == 0
     entries = re.findall(r"offset: (\d+) position: (\d+)", capsys.readouterr().out)
     assert len(entries) == 3
@@ -85,7 +71,7 @@ def test_the_walk_below_the_picture_is_how_a_read_finds_the_record(
     tmp_path: Path, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path / "t-0", clock, 25)
-    *_, by_offset, by_time = labels(drawn(tmp_path / "t-0", capsys))
+    *_, by_offset, by_time = pictured.texts(drawn(tmp_path / "t-0", capsys))
     assert by_offset == "Read offset 60: segment 36; its .index says 56 \u2192 byte 960, and a scan from there."
     assert by_time == "Read from 13:40 on: its .timeindex says 13:30 \u2192 offset 56; then as above, up to that time."
     with kstore.Log.open(tmp_path / "t-0", "r") as log:
@@ -106,7 +92,7 @@ def test_records_below_the_log_start_are_grey(
         log.delete_records(9)
     svg = drawn(tmp_path / "t-0", capsys)
     assert 'class="before edge"' in svg
-    assert "log start: 9 (grey: deleted)" in labels(svg)
+    assert "log start: 9 (grey: deleted)" in pictured.texts(svg)
 
 
 def test_a_log_of_many_segments_and_entries_is_drawn_in_part_and_says_so(
@@ -118,7 +104,7 @@ def test_a_log_of_many_segments_and_entries_is_drawn_in_part_and_says_so(
             log.append(b"v" * 50)
             clock.now += 3_600_000
         segments = len(log.segments)
-    found = labels(drawn(tmp_path / "t-0", capsys))
+    found = pictured.texts(drawn(tmp_path / "t-0", capsys))
     assert segments > 12
     assert f"{segments - 12} before" in found
     assert any(re.fullmatch(r"\d of \d+ entries", label) for label in found)
@@ -127,10 +113,10 @@ def test_a_log_of_many_segments_and_entries_is_drawn_in_part_and_says_so(
 
 def test_an_empty_log_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with kstore.Log.open(tmp_path / "t-0") as log:
-        assert "empty" in labels(drawn(tmp_path / "t-0", capsys))
+        assert "empty" in pictured.texts(drawn(tmp_path / "t-0", capsys))
         log.append(b"v")
         log.delete_records(1)
-        assert "log start and log end, the next offset: 1" in labels(drawn(tmp_path / "t-0", capsys))
+        assert "log start and log end, the next offset: 1" in pictured.texts(drawn(tmp_path / "t-0", capsys))
 
 
 def test_a_log_that_is_being_written_shows_the_entries_in_use(
@@ -141,7 +127,7 @@ def test_a_log_that_is_being_written_shows_the_entries_in_use(
         for _ in range(3):
             log.append(b"v" * 100)
             clock.now += 1
-        assert "2 entries" in labels(drawn(tmp_path / "t-0", capsys))
+        assert "2 entries" in pictured.texts(drawn(tmp_path / "t-0", capsys))
 
 
 @pytest.mark.parametrize("name", goldensets.SETS)
@@ -164,7 +150,7 @@ def test_a_log_whose_indexed_segments_lie_far_back_is_drawn(
         for _ in range(14):
             log.roll()
             log.append(b"v")
-    assert "4 before" in labels(drawn(tmp_path / "t-0", capsys))
+    assert "4 before" in pictured.texts(drawn(tmp_path / "t-0", capsys))
 
 
 def test_a_name_with_markup_and_control_characters_is_escaped() -> None:

@@ -33,7 +33,10 @@ The settings that a store keeps for a topic have precedence over those given her
 Kafka's cleaner drops them; a dry run says how many there are. Tombstones are removed delete.retention.ms after the
 compaction that first kept them. 'kstore cat --latest' shows what compaction would leave, and changes nothing."""
 
-_BROKERS_DEFAULT = "The default of both is delete, unless a broker's cleaner has cleaned the topic"
+_BROKERS_DEFAULT = (
+    "No cleanup.policy is given: the default, Kafka's and kstore's, is delete, unless a broker's cleaner has cleaned "
+    "the topic."
+)
 
 
 class _Done(NamedTuple):

@@ -15,7 +15,6 @@ from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
-from kstore.cli.usage import Meter, Usage
 from kstore.codec.compression import NAMES
 from kstore.columns._columns import Columns
 from kstore.config.log_config import LogConfig
@@ -30,6 +29,7 @@ from kstore.log.compaction.dirtiness import survey
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.catalog import Entry
+from kstore.store.disk_usage import Meter, Usage
 from kstore.tools.check import recheck
 from kstore.types import SegmentInfo
 

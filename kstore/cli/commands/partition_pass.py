@@ -15,9 +15,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, output
-from kstore.config.log_config import LogConfig
 from kstore.errors import KStoreError, UnknownTopicOrPartitionError
-from kstore.files import checkpoint, names
+from kstore.files import names
 from kstore.log.log import Log
 from kstore.store import catalog
 from kstore.store.store import Store
@@ -104,11 +103,7 @@ class PartitionPass(Generic[T]):
         return passed_over
 
     def _of_directory(self, directory: str) -> Result[T]:
-        root, name = os.path.split(directory)
-        topic = names.parse_partition_name(name).topic
-        metadata = checkpoint.read_partition_metadata(directory)
-        kept = command_paths.kept_settings(root, topic, None if metadata is None else metadata.topic_id)
-        config = LogConfig.resolve(self._given).for_topic(kept)
+        config = command_paths.settings_in_force(directory, self._given)
         with Log.open(directory, self._mode, config=config, **self._how) as log:
             return self._result(log)
 

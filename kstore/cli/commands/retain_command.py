@@ -15,10 +15,12 @@ from kstore.cli import command_options, command_paths, output
 from kstore.cli.commands import mounted_paths, partition_pass
 from kstore.cli.commands.partition_pass import PartitionPass, Result
 from kstore.cli.progress import Progress
-from kstore.config.log_config import KAFKA_RETENTION_MS, LogConfig
+from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
 from kstore.files import names
+from kstore.log.explaining.unknown_settings import kafka_default, of_brokers, would_delete
+from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.writing.retention import Deletion, Outlook
 
@@ -37,11 +39,6 @@ _EXAMPLES = """examples:
 The settings that a store keeps for a topic have precedence over those given here; the output names them. The files are
 deleted immediately, without waiting for file.delete.delay.ms."""
 
-_BROKERS_DEFAULT = (
-    "That default deletes nothing by age, a broker's after 7 days "
-    f"(log.retention.hours={KAFKA_RETENTION_MS // 3_600_000})"
-)
-
 
 class _Done(NamedTuple):
     """The segments of a partition that were (`--dry-run`: would be) deleted, and why the next segment is kept."""
@@ -50,6 +47,8 @@ class _Done(NamedTuple):
     stays: Outlook | None
     own: dict[str, tuple[Any, Any]]
     """Given settings that the topic overrides: the topic's value, which is used, and the given value."""
+    by_default: list[Deletion] | None
+    """What Kafka's default would delete; None if the settings are known, as this is no directory of a broker."""
 
 
 def run(arguments: list[str]) -> int:
@@ -73,7 +72,7 @@ def run(arguments: list[str]) -> int:
     if stores:
         with Progress("retain", unit="partitions") as bar:
             retention.stores(stores, reach=bar.reach, progress=bar.reach)
-    note = command_paths.note_on_broker(asked.paths, command_options.given(asked), "retention.ms", _BROKERS_DEFAULT)
+    note = _note(retention.results)
     gone = [deletion for result in retention.results if result.done is not None for deletion in result.done.gone]
     totals = {"segments": len(gone), "bytes": sum(deletion.size_bytes for deletion in gone)}
     return retention.finish("retain", note, totals, _facts, partial(_print, retention.results, asked.dry_run, totals))
@@ -93,15 +92,38 @@ def _is_partition(path: str) -> bool:
 
 def _retain(asked: argparse.Namespace, log: Log) -> _Done:
     own = _own_settings(log.config, command_options.given(asked) or {})
-    planned = log.plan_retention()
+    planned, by_default = log.plan_retention(), _kafkas_deletions(log)
     stays = log.retention_outlook()
     if not asked.dry_run and planned:
         log.update_config(file_delete_delay_ms=0)
         gone = {segment.base_offset for segment in log.apply_retention()}
         log.run_housekeeping()
         planned = [deletion for deletion in planned if deletion.base_offset in gone]
-        stays = log.retention_outlook()
-    return _Done(planned, stays, own)
+        stays, by_default = log.retention_outlook(), _kafkas_deletions(log)
+    return _Done(planned, stays, own, by_default)
+
+
+def _kafkas_deletions(log: Log) -> list[Deletion] | None:
+    """Return what Kafka's default would delete, if kstore's is used for a log whose settings only a broker knows."""
+    hosted = HostedLog(log)
+    config = kafka_default(os.path.dirname(log.path), log.config)
+    return None if config is None else hosted.plan_retention(config)
+
+
+def _note(results: list[Result[_Done]]) -> str | None:
+    """Return what to know about the settings of a broker's directories."""
+    unknown = {
+        result.path: result.done.by_default
+        for result in results
+        if result.done is not None and result.done.by_default is not None
+    }
+    if not unknown:
+        return None
+    roots = dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in unknown)
+    effect = (
+        f"No retention.ms is given, so kstore's default counts, which sets no limit; {would_delete(unknown.values())}."
+    )
+    return of_brokers(roots, effect, "retention.ms")
 
 
 def _own_settings(config: LogConfig, given: dict[str, str]) -> dict[str, tuple[Any, Any]]:
@@ -135,7 +157,9 @@ def _print(results: list[Result[_Done]], dry_run: bool, totals: dict[str, int]) 
             )
         if result.done.stays is not None:
             stays = result.done.stays
-            print(f"  kept: segment {stays.base_offset} and all after it: {stays.explanation}{_when(stays)}")
+            by_default = result.done.by_default
+            kafkas = "" if by_default is None else f"; {would_delete([by_default])}"
+            print(f"  kept: segment {stays.base_offset} and all after it: {stays.explanation}{_when(stays)}{kafkas}")
     verb = "would be deleted" if dry_run else "deleted"
     where = output.count(len(results), "partition")
     print(f"{output.count(totals['segments'], 'segment')} {verb}, {totals['bytes']} bytes, in {where}")
@@ -151,9 +175,10 @@ def _when(stays: Outlook) -> str:
 
 
 def _facts(done: _Done | None) -> dict[str, Any]:
-    gone, stays, own = ([], None, {}) if done is None else done
+    gone, stays, own, by_default = ([], None, {}, None) if done is None else done
     return {
         "deleted": [asdict(deletion) for deletion in gone],
         "stays": None if stays is None else asdict(stays),
+        "kafka_default": None if by_default is None else [asdict(deletion) for deletion in by_default],
         "own_settings": {name: value for name, (value, _) in own.items()},
     }

@@ -81,7 +81,7 @@ class Segment:
         "_actual",
         "_failure",
         "_file",
-        "_first_timestamp",
+        "_first_batch",
         "_max_index_bytes",
         "_maximum",
         "_offset_index",
@@ -140,7 +140,7 @@ class Segment:
         self._txn_index: TxnIndex | None = None
         self._file: LogFile | None = None
         self._size: int | None = None
-        self._first_timestamp: int | None = None
+        self._first_batch: _log_search.BatchPlace | None = None
         self._maximum: tuple[int, int] | None = None
         self.confirmed = NONE_CONFIRMED
         self.times_doubted = False  # damage hides the greatest timestamp
@@ -280,7 +280,7 @@ class Segment:
             fs.truncate(self._file.fd, preallocate_bytes)
         self._size = 0
         self._maximum = (NO_TIMESTAMP, self.base_offset)
-        self._first_timestamp = None
+        self._first_batch = None
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
         self.activate()
@@ -333,12 +333,16 @@ class Segment:
 
         Pass `size_bytes` if the segment has grown since the last `settle`.
         """
+        first = self.first_batch(size_bytes)
+        return None if first is None else first.max_timestamp
+
+    def first_batch(self, size_bytes: int | None = None) -> _log_search.BatchPlace | None:
+        """Return the place of the first batch, or None for an empty segment; `size_bytes` as in `first_timestamp`."""
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
-        if self._first_timestamp is None and size_bytes > 0:
+        if self._first_batch is None and size_bytes > 0:
             file = self.file  # held here and below: its descriptor must outlive the search
-            first = _log_search.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
-            self._first_timestamp = None if first is None else first.max_timestamp
-        return self._first_timestamp
+            self._first_batch = _log_search.find_batch(file.fd, 0, size_bytes, self.base_offset, path=self.path)
+        return self._first_batch
 
     # Searches.
 
@@ -487,7 +491,7 @@ class Segment:
         self.is_active = self.pinned = self.unsynced = self.times_doubted = False
         self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
         self._offset_index = self._time_index = None
-        self._maximum = self._first_timestamp = None
+        self._maximum = self._first_batch = None
         self._file = None
         self._size = size_bytes
         openfiles.opened(self, 0)
@@ -531,7 +535,7 @@ class Segment:
         has_timestamps = scan.max_timestamp >= 0
         self.maximum = (scan.max_timestamp, scan.max_timestamp_offset) if has_timestamps else (-1, self.base_offset)
         self.confirmed, self.faults = NONE_CONFIRMED, IndexFaults()
-        self._first_timestamp = None
+        self._first_batch = None
         self.offset_index.replace(scan.index_entries, at_full_size=is_last)
         # In one write, or none if nothing has changed: the disk may be full.
         closing = b"" if is_last else self.time_index.closing_entry(scan.time_entries, *self.maximum)
@@ -573,7 +577,7 @@ class Segment:
         if position == 0:
             self.created_ms = now_ms  # even if a cleaning has left nothing to cut
         self._size = position
-        self._first_timestamp = self._maximum = None
+        self._first_batch = self._maximum = None
         with suppress(CorruptRecordError):
             self.maximum = time_search.scan_maximum(self, position)
         self.confirmed = NONE_CONFIRMED

@@ -18,6 +18,7 @@ from kstore.base import threads
 from kstore.base.numbers import NEVER
 from kstore.base.timings import Timings
 from kstore.errors import KStoreError, LogClosedError
+from kstore.explained.explanation import CheckTimes
 from kstore.files import checkpoint
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class InlineHousekeeper:
         if self._checkpoint_ms is None or housekeeping.writer.now() - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS:
             housekeeping.flush_indexes()
             self.write_marks(housekeeping)
+
+    def checks(self, partition: checkpoint.Partition, *, compacts: bool) -> CheckTimes:
+        """Return that only a caller checks: nothing calls `apply_retention` by itself."""
+        return CheckTimes("caller", None, None)
 
     def stop(self, housekeeping: Housekeeping) -> None:
         """Do nothing: no work is under way."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kstore.config.log_config import LogConfig
+    from kstore.explained.explanation import CheckTimes
     from kstore.files.epochs import LeaderEpochCache
     from kstore.log.reading.view import SegmentList
     from kstore.log.segments.producer_state import ProducerState
@@ -64,6 +65,9 @@ class Housekeeper(Protocol):
 
     def write_first_dirty(self, partition: tuple[str, int], offset: int | None) -> None:
         """Set the partition's line of the cleaner's checkpoint, or remove it (None), durably."""
+
+    def checks(self, partition: tuple[str, int], *, compacts: bool) -> CheckTimes:
+        """Return when retention checks a log, whose policy has `compact` if `compacts`."""
 
     def stop(self, housekeeping: Housekeeping) -> None:
         """Forget a log that is being closed: no work on it starts after this returns."""
@@ -386,6 +390,10 @@ class Housekeeping:
         if paths:
             self._unlinks.append((self.writer.now() + self.writer.config.file_delete_delay_ms, paths))
             self.set_due()
+
+    def unlinks(self) -> dict[str, int]:
+        """Return the files that wait for their unlinking, and when each is due."""
+        return {path: due_ms for due_ms, paths in list(self._unlinks) for path in paths}
 
     def set_due(self) -> None:
         """Update when the housekeeper and the appender act next, by time and by number of records (SEMANTICS 12.4)."""

@@ -1,13 +1,13 @@
 """Decides which old segments are deleted, without I/O of its own (SEMANTICS 6.1 to 6.9).
 
-`decide` returns the segments to delete, each with the reason; `outlook` says why the next one stays, and until when.
-retention_run.py deletes them. Invariant: only a prefix of the log is deleted, so no segment after the first that stays
-is examined.
+`decide` returns the segments to delete, each with the reason; `outlooks` says why the others stay, and until when.
+retention_run.py deletes them. Invariant: only a prefix of the log is deleted, so `decide` and `outlook` examine no
+segment after the first that stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -90,6 +90,9 @@ class Outlook:
     largest_timestamp: int | None
     """The segment's greatest timestamp in milliseconds; None if age does not count."""
 
+    reasons: tuple[tuple[str, str], ...] = ()
+    """What keeps the segment: names of `ExplainedSegment.holds`, each with its part of the explanation."""
+
 
 # Why a segment is deleted, with its largest timestamp if that was read; None if it stays.
 _Grounds: TypeAlias = tuple[str, int | None] | None
@@ -125,38 +128,86 @@ def decide(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: i
 
 def outlook(segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int) -> Outlook | None:
     """Return why the first of `segments`, the segments that stay, is not deleted; None without segments."""
-    if not segments:
-        return None
-    first = segments[0]
-    next_offset, is_last = _next_offset(segments, 0, marks)
-    due_ms = bytes_left = newest = None
-    if is_last and _is_empty(first, marks):
-        return Outlook(first.base_offset, "it is empty and the active one; a log keeps one segment", None, None, None)
-    why = []
+    return next(outlooks(segments, config, marks, now_ms), None)
+
+
+def outlooks(
+    segments: Sequence[Facts], config: LogConfig, marks: Marks, now_ms: int, gone: Sequence[Deletion] = ()
+) -> Iterator[Outlook]:
+    """Yield for each segment why it is not deleted, and until when, oldest first; `gone` is what `decide` returned.
+
+    A segment is due when it and all that stay before it are old enough, since only the oldest segments are deleted. The
+    reason of a segment of `gone` is "check".
+    """
+    by_size = config.deletes and config.retention_bytes >= 0
+    by_age = config.deletes and config.retention_ms >= 0
+    behind = sum(segment.size_bytes for segment in segments) if by_size else 0
+    latest: tuple[int, int] | None = None  # the last time at which one of the segments so far is old enough, its base
+    for number, segment in enumerate(segments):
+        next_offset, is_last = _next_offset(segments, number, marks)
+        deletion = gone[number] if number < len(gone) else None
+        if deletion is None and is_last and _is_empty(segment, marks):
+            empty = "it is empty and the active one; a log keeps one segment"
+            yield Outlook(segment.base_offset, empty, None, None, None, (("only_segment", empty),))
+            return
+        why = _Why()
+        due_ms = bytes_left = newest = None
+        _say_marks(why, segment, marks, next_offset, is_last)
+        if not config.deletes:
+            policy = ",".join(config.cleanup_policy)
+            why.hold("policy", f"cleanup.policy is {policy or 'empty'}, so neither size nor age counts")
+        if by_size:
+            behind -= segment.size_bytes
+            bytes_left = max(_missing(behind, config.retention_bytes), 0)
+            left = f"without it the log would hold {behind} bytes; retention.bytes keeps {config.retention_bytes}"
+            why.hold("retention.bytes" if bytes_left else None, left)
+        elif config.deletes:
+            why.hold(None if by_age else "no_limit", _no_limit("retention.bytes", config))
+        if by_age:
+            newest, of_file = segment.newest()
+            own_ms = _due_ms(newest, config.retention_ms)
+            age, keeps = _age(newest, of_file, now_ms), f"retention.ms keeps {times.span(config.retention_ms)}"
+            if newest > now_ms:
+                why.hold("future_record", age)
+                why.hold("retention.ms", keeps)
+            else:
+                why.hold("retention.ms" if own_ms > now_ms else None, f"{age}; {keeps}")
+            if latest is not None and latest[0] > max(own_ms, now_ms):
+                why.hold(
+                    "earlier_segment", f"segment {latest[1]}, which goes first, stays until {times.show(latest[0])}"
+                )
+            due_ms = own_ms if latest is None else max(own_ms, latest[0])
+            if (deletion is None or deletion.reason == "time") and due_ms == own_ms:
+                latest = own_ms, segment.base_offset
+        elif config.deletes:
+            why.hold(None if by_size else "no_limit", _no_limit("retention.ms", config))
+        reasons = tuple(why.reasons) if deletion is None else (("check", deletion.explanation),)
+        yield Outlook(segment.base_offset, "; ".join(why.sentences), due_ms, bytes_left, newest, reasons)
+
+
+class _Why:
+    """The sentences about a segment that stays, and those of them that say what keeps it."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.reasons: list[tuple[str, str]] = []
+
+    def hold(self, name: str | None, sentence: str) -> None:
+        """Add a sentence, which says what keeps the segment if it has a name."""
+        self.sentences.append(sentence)
+        if name is not None:
+            self.reasons.append((name, sentence))
+
+
+def _say_marks(why: _Why, segment: Facts, marks: Marks, next_offset: int, is_last: bool) -> None:
+    """Say where the log's marks are; the log start keeps a segment if it has passed a part of it."""
     if marks.high_watermark < next_offset:
-        why.append(f"the high watermark {marks.high_watermark} has not reached its end {next_offset}")
+        sentence = f"the high watermark {marks.high_watermark} has not reached its end {next_offset}"
+        why.hold("high_watermark", sentence)
     if not is_last:
-        why.append(f"the log start {marks.log_start_offset} is below its end {next_offset}")
-    if not config.deletes:
-        policy = ",".join(config.cleanup_policy)
-        why.append(f"cleanup.policy is {policy or 'empty'}, so neither size nor age counts")
-    else:
-        if config.retention_bytes < 0:
-            why.append("retention.bytes sets no limit")
-        else:
-            total = sum(segment.size_bytes for segment in segments)
-            bytes_left = max(config.retention_bytes + first.size_bytes - total, 0)
-            why.append(
-                f"without it the log would hold {total - first.size_bytes} bytes; "
-                f"retention.bytes keeps {config.retention_bytes}"
-            )
-        if config.retention_ms < 0:
-            why.append("retention.ms sets no limit")
-        else:
-            newest, of_file = first.newest()
-            due_ms = newest + config.retention_ms + 1
-            why.append(f"{_age(newest, of_file, now_ms)}; retention.ms keeps {times.span(config.retention_ms)}")
-    return Outlook(first.base_offset, "; ".join(why), due_ms, bytes_left, newest)
+        is_inside = segment.base_offset < marks.log_start_offset
+        sentence = f"the log start {marks.log_start_offset} is below its end {next_offset}"
+        why.hold("log_start" if is_inside else None, sentence)
 
 
 def _next_offset(segments: Sequence[Facts], number: int, marks: Marks) -> tuple[int, bool]:
@@ -181,6 +232,16 @@ def _below_log_start(marks: Marks) -> _Rule:
     return rule
 
 
+def _missing(behind: int, retention_bytes: int) -> int:
+    """Return how many bytes the log lacks behind a segment until it is deleted by size; 0 or less: now."""
+    return retention_bytes - behind
+
+
+def _due_ms(newest: int, retention_ms: int) -> int:
+    """Return the first time at which a segment whose newest record is from `newest` is old enough."""
+    return newest + retention_ms + 1
+
+
 class _BySize:
     """The rule of SEMANTICS 6.4: keep at least `retention.bytes`. Sizes are summed when the first segment is tried."""
 
@@ -194,7 +255,7 @@ class _BySize:
         if self._left is None:
             self._left = sum(segment.size_bytes for segment in self._segments[len(self._gone) :])
         left, keep = self._left, self._retention_bytes
-        if left - segment.size_bytes < keep:
+        if _missing(left - segment.size_bytes, keep) > 0:
             return None
         self._left = left - segment.size_bytes
         return f"the log holds {left} bytes, {self._left} without it, and retention.bytes keeps {keep}", None
@@ -205,7 +266,7 @@ def _by_time(retention_ms: int, now_ms: int) -> _Rule:
 
     def rule(segment: Facts, next_offset: int, is_last: bool) -> _Grounds:
         newest, of_file = segment.newest()
-        if now_ms - newest <= retention_ms:
+        if now_ms < _due_ms(newest, retention_ms):
             return None
         return f"{_age(newest, of_file, now_ms)}, and retention.ms keeps {times.span(retention_ms)}", newest
 
@@ -213,6 +274,15 @@ def _by_time(retention_ms: int, now_ms: int) -> _Rule:
 
 
 # Explanations as sentences.
+
+
+def _no_limit(name: str, config: LogConfig) -> str:
+    """Say that a setting which limits nothing does not; a value that was given counts as someone's will."""
+    value = getattr(config, name.replace(".", "_"))
+    if name.replace(".", "_") in config.explicit:
+        return f"{name} = {value} sets no limit"
+    whose = "kstore's" if name == "retention.ms" else "its"  # Kafka's default of retention.ms is seven days
+    return f"{name} is not given, and {whose} default sets no limit"
 
 
 def _age(newest: int, of_file: bool, now_ms: int) -> str:

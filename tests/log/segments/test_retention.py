@@ -278,7 +278,9 @@ def test_what_is_said_of_the_future_comes_true() -> None:
     [
         ([Fake(0, 0)], Marks(0, 0, 0), {"retention_ms": 0}, "it is empty and the active one"),
         ([Fake(0), Fake(5)], Marks(0, 4, 9), {}, "the high watermark 4 has not reached its end 5"),
-        ([Fake(0)], Marks(0, 5, 5), {}, "retention.bytes sets no limit; retention.ms sets no limit"),
+        ([Fake(0)], Marks(0, 5, 5), {},
+         "retention.bytes is not given, and its default sets no limit; retention.ms = -1 sets no limit"),
+        ([Fake(0)], Marks(0, 5, 5), {"retention_bytes": -2}, "retention.bytes = -2 sets no limit; "),
         ([Fake(0)], Marks(0, 5, 5), {"cleanup_policy": "compact", "retention_ms": 0}, "cleanup.policy is compact, so"),
         ([Fake(0)], Marks(0, 5, 5), {"cleanup_policy": "", "retention_ms": 0}, "cleanup.policy is empty, so"),
         ([Fake(0, timestamp=NOW + 90_500)], Marks(0, 5, 5), {"retention_ms": 0},

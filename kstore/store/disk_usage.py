@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from kstore.cli.output import size
+from kstore.base.numbers import size
 from kstore.disk import fs
 from kstore.errors import InvalidTopicError, StorageError
 from kstore.files import load_files, names

@@ -1,0 +1,101 @@
+"""Says what happens to a record from now on, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from kstore.base import times
+from kstore.log.explaining.check_times import told
+
+if TYPE_CHECKING:
+    from kstore.config.log_config import LogConfig
+    from kstore.explained.explanation import CheckTimes, ExplainedSegment
+    from kstore.log.explaining.kept_segments import Kept
+    from kstore.log.explaining.record_walk import Walk
+
+_BY = {
+    "size": "segment.bytes",
+    "time": "segment.ms",
+    "offset_index_full": "segment.index.bytes, because its offset index was full",
+    "time_index_full": "segment.index.bytes, because its time index was full",
+    "offset_range": "the range of offsets that an index entry can hold",
+    "explicit": "a call of roll or a bulk load",
+    "retention": "retention, which deletes the active segment only after a roll",
+    "compaction": "a cleaning, which wrote this segment",
+}
+
+
+class Fate(NamedTuple):
+    """What decides about a record: its segment, what keeps that, who checks, and the settings."""
+
+    segment: ExplainedSegment
+    kept: Kept
+    checks: CheckTimes
+    config: LogConfig
+
+
+def future(found: Walk, fate: Fate) -> tuple[str, ...]:
+    """Return what happens to a record, in the order of time."""
+    return (*_state(found), *_roll(fate), *_deletion(fate), *(_compaction(found) if fate.config.compacts else ()))
+
+
+def _state(found: Walk) -> Iterator[str]:
+    if found.record is None:
+        yield "A cleaning has removed the record; its batch keeps the offset."
+    elif found.batch.is_control:
+        yield "It is the marker that ends a transaction."
+
+
+def _roll(fate: Fate) -> Iterator[str]:
+    segment = fate.segment
+    if segment.is_active:
+        yield "Its segment is the active one: it goes on growing until the log rolls."
+        return
+    when = "" if segment.rolled_ms is None else f" at {times.show(segment.rolled_ms)}"
+    if segment.roll_reason is None:
+        yield f"The log rolled to the next segment{when}; why is not known."
+    else:
+        seems = "seems to have rolled" if segment.is_roll_inferred else "rolled"
+        yield f"The log {seems} to the next segment{when} by {_BY.get(segment.roll_reason, segment.roll_reason)}."
+
+
+def _deletion(fate: Fate) -> Iterator[str]:
+    kept, config, when = fate.kept, fate.config, fate.kept.when
+    delay = f"Its bytes leave the disk {times.span(config.file_delete_delay_ms)} after that."
+    check = _capitalised(told(fate.checks, when))
+    if kept.holds == ("check",):
+        yield f"It can be deleted now: {kept.explanation}."
+        yield delay
+        return
+    if "future_record" in kept.holds:
+        yield "A record of its segment is ahead of the clock, and retention.ms counts from that record."
+    if when.earliest_ms is not None and kept.due_ms is not None:
+        whose = "the newest record of its segment"
+        if "earlier_segment" in kept.holds:
+            whose = "the newest record of the segments before it, which go first,"
+        age = f"{whose} is older than retention.ms = {times.span(config.retention_ms)}"
+        yield f"It can be deleted from {times.show(kept.due_ms)} on, when {age}."
+        yield f"{check} deletes it."
+        yield delay
+    if kept.bytes_left is not None:
+        grown = f"once the log has grown by {kept.bytes_left} bytes"
+        yield f"It can be deleted by retention.bytes = {config.retention_bytes} {grown}."
+    if when.earliest_ms is None and kept.bytes_left is None:
+        yield f"Nothing deletes it: {kept.explanation}."
+
+
+def _compaction(found: Walk) -> Iterator[str]:
+    record = found.record
+    if record is None or found.batch.is_control:
+        return
+    if record.key is None:
+        yield "It has no key, so the next cleaning of its segment drops it."
+    elif record.value is None:
+        yield "It is a tombstone: a cleaning drops it delete.retention.ms after the first one that keeps it."
+    else:
+        yield "Compaction keeps it until a cleaning finds a newer record of its key."
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,120 @@
+"""Says what is not known about the settings of a directory that a broker or a store writes, and what would follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kstore.base import times
+from kstore.config.log_config import KAFKA_RETENTION_MS
+from kstore.disk import fs
+from kstore.files import topic_files
+from kstore.log.explaining.check_times import BROKER_FILE
+from kstore.log.writing.retention import Marks, decide, outlooks
+from kstore.log.writing.writer import Writer
+
+if TYPE_CHECKING:
+    from kstore.config.log_config import LogConfig
+    from kstore.explained.explanation import CheckTimes
+    from kstore.log.reading.read_only_view import ReadOnlyView
+    from kstore.log.writing.retention import Deletion, Facts
+
+_DEFAULT = f"Kafka's default of retention.ms = {times.span(KAFKA_RETENTION_MS)}"
+
+
+def note(
+    view: Writer | ReadOnlyView,
+    config: LogConfig,
+    facts: Sequence[Facts],
+    marks: Marks,
+    checks: CheckTimes,
+    at_ms: int,
+    *,
+    knows_topics: bool,
+) -> str | None:
+    """Return what is not known about the settings, as sentences; None if everything that matters is known.
+
+    `knows_topics` says that the settings come from a store, which has read those of its topics.
+    """
+    sentences: list[str] = []
+    is_given = "retention_ms" in config.explicit or not config.deletes
+    other = kafka_default(view.root, config)
+    if other is not None:
+        sentences.append(of_brokers([view.root], _of_default(facts, other, marks, at_ms)))
+    elif not is_given and not knows_topics and fs.exists(os.path.join(view.root, topic_files.TOPICS_FILE)):
+        sentences.append(
+            f"A store wrote {view.root}: the settings that it was opened with are not in the directory, and those of "
+            f"its topics are in {topic_files.TOPICS_FILE}, which only a store reads. Open the log with Store.open."
+        )
+    if not isinstance(view, Writer) and checks.by != "caller" and not fs.is_locked(view.root):
+        sentences.append(unchecked(view.root))
+    return " ".join(sentences) or None
+
+
+def unchecked(root: str) -> str:
+    """Return that nothing checks the logs of a directory, as a sentence."""
+    return f"No process has {root} open for writing now, so nothing checks it."
+
+
+def is_of_broker(root: str) -> bool:
+    """Return whether a broker has written a log directory."""
+    return fs.exists(os.path.join(root, BROKER_FILE))
+
+
+def kafka_default(root: str, config: LogConfig) -> LogConfig | None:
+    """Return the settings of a log in `root` with Kafka's default of `retention.ms`.
+
+    None if its age does not count, if the setting is given, or if no broker wrote the directory.
+    """
+    if not config.deletes or "retention_ms" in config.explicit or not is_of_broker(root):
+        return None
+    return config.replace(retention_ms=KAFKA_RETENTION_MS)
+
+
+def of_brokers(roots: Iterable[str], effect: str = "", setting: str | None = None) -> str:
+    """Return that brokers wrote the directories, so that their settings are not known, and how to give them.
+
+    `effect` is a sentence about what Kafka's defaults would do. `setting` is the setting that matters.
+    """
+    sentences = [
+        f"A broker wrote {', '.join(roots)}, and its settings are not in the directory: they are in its "
+        "server.properties, and those of a topic in the metadata of its cluster.",
+        effect,
+        'Give the settings with config="server.properties", on the command line with -c server.properties'
+        + ("." if setting is None else f", or one with -c {setting}=VALUE."),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def would_delete(deletions: Iterable[Sequence[Deletion]]) -> str:
+    """Return what a check would delete with Kafka's default of `retention.ms`, of each of several partitions.
+
+    The text is a part of a sentence.
+    """
+    by_partition = [gone for gone in deletions if gone]
+    if not by_partition:
+        return f"with {_DEFAULT} a check would delete nothing yet"
+    segments = [deletion for gone in by_partition for deletion in gone]
+    count = f"{len(segments)} segment{'s' if len(segments) != 1 else ''}"
+    where = f"in {len(by_partition)} partitions" if len(by_partition) > 1 else _offsets(segments)
+    return f"with {_DEFAULT} a check would delete {count}, {sum(each.size_bytes for each in segments)} bytes, {where}"
+
+
+def _offsets(gone: Sequence[Deletion]) -> str:
+    return f"offsets {gone[0].base_offset} to {gone[-1].next_offset - 1}"
+
+
+def _of_default(facts: Sequence[Facts], default: LogConfig, marks: Marks, at_ms: int) -> str:
+    """Return what retention would do with Kafka's defaults, now and later, as a sentence; empty for nothing."""
+    gone = decide(facts, default, marks, at_ms)
+    stays = list(outlooks(facts, default, marks, at_ms, gone))[len(gone) :]
+    later = [(each.base_offset, each.due_ms) for each in stays if each.due_ms is not None]
+    effects = []
+    if gone:
+        effects.append(f"the next check would delete {_offsets(gone)}, in {len(gone)} of {len(facts)} segments")
+    if later:
+        (first, first_ms), (last, last_ms) = later[0], later[-1]
+        and_last = f" and segment {last}, the last, from {times.show(last_ms)} on" if len(later) > 1 else ""
+        effects.append(f"segment {first} would be deleted from {times.show(first_ms)} on{and_last}")
+    return f"With {_DEFAULT}, {', and '.join(effects)}, if nothing more is appended." if effects else ""
