@@ -85,8 +85,8 @@ class Remedy:
 class DiskExplanation:
     """What takes the space of a store's directories, what holds it, and what would free it.
 
-    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of partitions, `to_html()` a page; notebooks
-    show a picture. Immutable, so threads may share it.
+    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of partitions, `to_html()` a page;
+    notebooks show a picture. Immutable, so threads may share it.
     """
 
     paths: tuple[str, ...]
