@@ -240,6 +240,38 @@ def test_the_log_of_a_store_elsewhere_says_where_its_settings_are(root: Path) ->
     assert explained(root / "orders-0", retention_ms=1000).note == unused
 
 
+# A record from the future.
+
+
+def test_a_record_from_2030_tells_every_record_why_it_stays(partition: Path) -> None:
+    in_2030 = 1_900_000_000_000
+    settings: dict[str, Any] = {"segment_bytes": 250, "segment_ms": 2**62, "retention_ms": DAY}
+    settings["message_timestamp_after_max_ms"] = 2**62
+    with kstore.Log.open(partition, clock=ManualClock(NOW), **settings) as log:
+        for number in range(6):
+            log.append(b"v" * 30, timestamp=in_2030 if number == 1 else NOW + number)
+        first, second, third = (log.explain(offset=offset).record for offset in (0, 2, 5))
+        assert first is not None
+        assert first.future[1:4] == (
+            "A record of its segment is from 2030-03-17T17:46:40.000Z, ahead of the clock, and retention.ms counts "
+            "from that.",
+            "It can be deleted from 2030-03-18T17:46:40.001Z on, when the newest record of its segment is older than "
+            "retention.ms = 86400000 ms (1 d).",
+            "A call of apply_retention deletes it.",
+        )
+        assert second is not None
+        assert second.future[1:3] == (
+            "Segment 0, which goes first, stays until 2030-03-18T17:46:40.001Z.",
+            "It can be deleted from 2030-03-18T17:46:40.001Z on, when that segment goes.",
+        )
+        assert third is not None
+        assert third.future[2] == (
+            "It can be deleted from 2030-03-18T17:46:40.001Z on, when that segment goes, unless more is appended to "
+            "its segment."
+        )
+        assert {each.earliest_ms for each in log.explain().segments} == {in_2030 + DAY + 1}
+
+
 # A broker's directory.
 
 
