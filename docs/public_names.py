@@ -103,7 +103,8 @@ def members(owner: type) -> dict[str, Member]:
     Special methods with a docstring are public. As in Python, a name without a docstring has that of its base.
     """
     found: dict[str, Member] = {}
-    settings = {row.attribute: row.doc for row in getattr(owner, "settings", ())}
+    table = getattr(owner, "settings", ())  # an explanation has an attribute of this name
+    settings = {row.attribute: row.doc for row in table} if isinstance(table, tuple) else {}
     for kind in owner.__mro__:
         if not kind.__module__.startswith("kstore.") or (kind is not owner and kind in public_values()):
             continue
