@@ -70,6 +70,7 @@ DEFAULT_SECONDS = 30
 SECONDS = {
     "test_adopt_objects.py": 45,
     "test_staged_objects.py": 90,
+    "test_browser.py": 60,
     "test_bulk_loads_crash.py": 30,
     "test_backup_each_request.py": 45,
     "test_bombs.py": 90,

@@ -34,6 +34,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _EVERY_ANSWER = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+_HEADER_NAMES = frozenset(name for name, _ in _EVERY_ANSWER)
 _METHODS = ("GET", "HEAD")
 _OWN_SITES = ("same-origin", "none")
 
@@ -92,9 +93,31 @@ class Guarded:
             else:
                 await self._refuse_token(scope, send, "The token in the address is wrong.")
         elif any(map(self._is_token, _cookies(headers.get(b"cookie", []), self._access.cookie))):
-            await self._app(scope, receive, _with_headers(send))
+            await self._answer_with_app(scope, receive, send)
         else:
             await self._refuse_token(scope, send, "The token is missing.")
+
+    async def _answer_with_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer.
+
+        What it raises is on the page that it has sent. uvicorn must not log it: it may contain text from a log.
+        """
+        has_begun = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                kept = [pair for pair in message.get("headers", []) if pair[0].lower() not in _HEADER_NAMES]
+                message["headers"] = [*kept, *_EVERY_ANSWER]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception:
+            if not has_begun:
+                page = self._refusal_page(500, "The page could not be made.")
+                await _answer(send, 500, page, [], scope["method"])
 
     def _refusal(self, scope: Scope, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
         """Return why a request is refused whatever its token is, and the status; None if it is not."""
@@ -146,17 +169,6 @@ def _cookies(lines: Iterable[str], name: str) -> list[str]:
     """Return the values of all cookies of this name."""
     pairs = (pair.strip().partition("=") for line in lines for pair in line.split(";"))
     return [value for key, _, value in pairs if key == name]
-
-
-def _with_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            names = {name for name, _ in _EVERY_ANSWER}
-            kept = [pair for pair in message.get("headers", []) if pair[0].lower() not in names]
-            message["headers"] = [*kept, *_EVERY_ANSWER]
-        await send(message)
-
-    return send_with_headers
 
 
 async def _answer(send: Send, status: int, body: bytes, more: list[tuple[bytes, bytes]], method: str) -> None:

@@ -69,7 +69,7 @@ class LiveEvents:
                 values[f"{row.place}/lag"] = lag(lags)
             return News(values, found.version)
 
-        return self._stream(look)
+        return self._stream(request, look)
 
     async def disk(self, request: Request) -> Response:
         """Stream how far the search for what takes the space is."""
@@ -79,7 +79,7 @@ class LiveEvents:
             done, every = self._viewed.disk_progress
             return News({"progress": f"{done:,} of {every:,} partitions"}, version)
 
-        return self._stream(look)
+        return self._stream(request, look)
 
     async def partition(self, request: Request) -> Response:
         """Stream the values of a partition; with `watch=no` the parts of the page are not loaded again."""
@@ -96,10 +96,12 @@ class LiveEvents:
             values["now"] = per_second(speed.of(row.end))
             return News(values, version_of(row) if watches else "")
 
-        return self._stream(look)
+        return self._stream(request, look)
 
-    def _stream(self, look: Callable[[], News]) -> Response:
+    def _stream(self, request: Request, look: Callable[[], News]) -> Response:
         responses = optional.starlette(USER, "starlette.responses")
+        if request.method == "HEAD":
+            return responses.Response(media_type="text/event-stream")  # type: ignore[no-any-return]
         if self._streams >= MAX_STREAMS:
             return responses.PlainTextResponse("too many pages are open", 503)  # type: ignore[no-any-return]
         return responses.StreamingResponse(self._events(look), media_type="text/event-stream")  # type: ignore[no-any-return]

@@ -80,7 +80,7 @@ class ViewedStore:
 
         A page waits up to `patience` seconds for sizes and positions, and is shown without them after that.
         """
-        self.store = Store.open(list(paths), mode="r", config=config)
+        self.store = Store.open(list(paths), mode="r", config=config, clock=clock)
         self.clock = clock
         self.title = title or ", ".join(paths)
         self._sizes = LateValue(self._measure, patience=patience)

@@ -95,7 +95,7 @@ def test_the_first_page_of_ten_thousand_partitions_opens_the_logs_of_its_rows_on
     opened: list[str] = []
     open_to_read = HostedLog.open_to_read
     monkeypatch.setattr(
-        HostedLog, "open_to_read", lambda path, config: (opened.append(path), open_to_read(path, config))[1]
+        HostedLog, "open_to_read", lambda path, *more: (opened.append(path), open_to_read(path, *more))[1]
     )
     text = pages(root).read("/")
     assert re.search(r"100 topics,\s+10,000 partitions", text)

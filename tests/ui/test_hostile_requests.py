@@ -174,3 +174,17 @@ def test_text_from_a_log_is_escaped_wherever_it_appears(root: Path, pages: Calla
     assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in texts["0"]
     assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in texts["/groups"]
     assert "&lt;img src=x&gt;" in texts["/groups"]
+
+
+def test_a_bug_in_a_page_is_told_on_the_page_and_nowhere_else(
+    orders: Pages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a \x1b[31m<script>")
+
+    monkeypatch.setattr("kstore.ui.directory_pages.directory_rows", fail)
+    answer = orders.ask("/")
+    assert answer.status == 500
+    assert "RuntimeError: a \\x1b[31m&lt;script&gt;" in answer.text
+    assert "Traceback" in answer.text
+    assert caplog.text == ""
