@@ -7,9 +7,8 @@ dirty offset the log has the records from `kept_offset` on, and no others.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
-from functools import partial
 from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -174,10 +173,10 @@ class PlannedCompaction:
         """Return the bytes of the dirty segments before the first that is newer than `stamp`, and this one."""
         total = 0
         for run, first in self._dirty_parts():
-            low = bisect_right(range(first, len(run)), stamp, key=partial(_stamp_of, run))
-            total += run.between(first, first + low).size_bytes
-            if first + low < len(run):
-                return total, run.at(first + low)
+            newer = run.first_newer(first, stamp)
+            total += run.between(first, newer).size_bytes
+            if newer < len(run):
+                return total, run.at(newer)
         return total, None
 
     # What.
@@ -290,10 +289,6 @@ class PlannedCompaction:
         made = SegmentRun(Pattern([one], log.stretch_of(start), start // per_batch, batches), count)
         log.compacted(made.below(count), 0)
         return [made]
-
-
-def _stamp_of(run: SegmentRun, number: int) -> int:
-    return fact_of(run.at(number)).stamp
 
 
 def _below(run: SegmentRun, offset: int) -> int:

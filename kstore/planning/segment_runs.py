@@ -5,6 +5,7 @@ Invariant: the sums of a line are those of the segments that it holds.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -114,6 +115,19 @@ class SegmentRun:
         # Each repetition is newer than the one before.
         since = max(first, last + 1 - len(self._pattern.segments))
         return max(self.at(number).newest for number in range(since, last + 1))
+
+    def first_newer(self, first: int, stamp: int) -> int:
+        """Return the first segment from `first` on with a greater timestamp than this; the run's length if none has."""
+        width = len(self._pattern.segments)
+
+        def newest_of(times: int) -> int:
+            return self.newest(times * width, times * width + width - 1)
+
+        whole = bisect_right(range(self.repeats), stamp, key=newest_of)  # repetitions get newer
+        for number in range(max(first, whole * width), len(self)):
+            if self.at(number).newest > stamp:
+                return number
+        return len(self)
 
     def earliest(self, first: int) -> Iterator[SealedSegment]:
         """Yield the segments from `first` on of one repetition: all that may be the earliest, by some timestamp."""

@@ -78,7 +78,7 @@ class Simulation:
         self._due: dict[int, list[int]] = {}  # when files of this base offset are unlinked
         self.lives: list[Piece] = []
         self.first_deletion: tuple[int, str] | None = None
-        self.steady_ms: int | None = None
+        self.steady_ms: int | None = None  # when the first deleted files are gone
         self.period_ms: int | None = None
         self.steps = 0
         self.is_cut = False
@@ -104,11 +104,13 @@ class Simulation:
             self.log.append_until(moment)
             self._act(moment)
             now_ms = moment
-            if self.period_ms is None and self.steady_ms is not None:
+            if self.period_ms is None and self.steady_ms is not None and moment >= self.steady_ms:
                 self._look_for_period(moment)
         else:
             self.is_cut = True
             self.until_ms = now_ms
+        if self.steady_ms is not None and self.steady_ms > self.until_ms:
+            self.steady_ms = None
         self.log.append_until(self.until_ms)
         for base_offset in tuple(self._waiting):
             self._free(base_offset, NEVER)
@@ -177,7 +179,7 @@ class Simulation:
     def _removes(self, ms: int, reason: str) -> None:
         if self.first_deletion is None:
             self.first_deletion = ms, reason
-            self.steady_ms = ms
+            self.steady_ms = ms + self._config.file_delete_delay_ms
             self._then = self._counted(ms)
             self._work_before = self.work
 
