@@ -82,6 +82,7 @@ class ViewedStore:
         """
         self.store = Store.open(list(paths), mode="r", config=config, clock=clock)
         self.clock = clock
+        self.patience = patience
         self.title = title or ", ".join(paths)
         self._sizes = LateValue(self._measure, patience=patience)
         self._groups = LateValue(self._read_groups, patience=patience)
