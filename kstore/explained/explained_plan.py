@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.base import optional
@@ -10,7 +10,10 @@ from kstore.base import optional
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow
+
 _html = optional.Late("kstore.explained.plan_html")  # it imports this module
+_text = optional.Late("kstore.explained.plan_text")  # and so does this
 
 __all__ = ["Load", "Plan", "PlannedSegment", "Range"]
 
@@ -33,13 +36,13 @@ class Load:
     rate: float
     """Records for each second, while the load is not idle."""
     record_bytes: float
-    """Bytes that a record takes in its batch, after compression."""
+    """Bytes of the log for each record, after compression: its share of the batch's header included."""
     batch_records: int = 1
     """Records of one batch."""
     skew_ms: int = 0
-    """Timestamps are up to this much behind the clock of the append, evenly spread."""
+    """The newest timestamp of a batch is up to this much behind the clock of its append, evenly spread."""
     idle: tuple[tuple[int, int], ...] = ()
-    """The parts of each day without appends, as (first, end) in milliseconds of the day."""
+    """The parts of each day without appends, as (first, end) in milliseconds of the day in UTC."""
     keys: int | None = None
     """How many different keys the records have, each as often; needed if `cleanup.policy` has compact."""
 
@@ -64,15 +67,20 @@ class PlannedSegment:
     roll_reason: str | None
     """Why the log rolled to the next segment; None if it is active at the end."""
     deleted_ms: int | None
-    """When a check deletes it; None if it is there at the end."""
+    """When a check deletes it, or compaction replaces it; None if it is there at the end of what was simulated."""
     delete_reason: str | None
-    """"time" or "size"; None if it is there at the end."""
+    """"time", "size" or "compaction"; None if it is there at the end of what was simulated."""
+    offset_index_entries: int = 0
+    """Entries of its `.index` file, 8 bytes each."""
+    time_index_entries: int = 0
+    """Entries of its `.timeindex` file, 12 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What settings do under a load: segments, disk, lifetimes, and what to change.
 
+    Sizes on the disk are those of whole blocks of 4 KiB, as `du` counts them.
     `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the segments; notebooks show a picture.
     Immutable, so threads may share it.
     """
@@ -86,18 +94,18 @@ class Plan:
     duration_ms: int
     """The time that was planned."""
     steady_ms: int | None
-    """From when on everything repeats; later segments are counted, and not listed. None if it does not within the plan.
+    """From when on the log does not only grow: the first deletion or cleaning. None if nothing goes in the planned time.
     """
     segments: tuple[PlannedSegment, ...]
-    """The segments up to `steady_ms`, and some more."""
+    """The first segments, at most 1,000."""
     segment_count: int
     """All segments of the planned time, as a count."""
     roll_reasons: Mapping[str, int]
     """How many rolls there were for each reason."""
     disk: tuple[tuple[int, int], ...]
-    """The size of the log over time: (time, bytes on the disk)."""
+    """The size of the log over time: (time, bytes on the disk), up to `simulated_ms`."""
     disk_bytes: Range
-    """The space on the disk once the log is steady, or of the whole time: logs, indexes, deleted files."""
+    """The space on the disk from `steady_ms` on, or of the whole time: logs, indexes, snapshots, deleted files."""
     index_bytes: Range
     """The part of it that indexes take."""
     life_ms: Range | None
@@ -107,17 +115,59 @@ class Plan:
     live_segments: Range
     """Segments that exist at the same time."""
     files: int
-    """Most files at the same time."""
+    """Most files in the partition's directory at the same time."""
     descriptors: int
     """Most file descriptors that an open log holds for them at the same time."""
     first_acting: str | None
     """The setting that rolls or deletes first; None if none acts."""
     advice: tuple[str, ...]
     """What to change, as sentences with numbers."""
+    simulated_ms: int | None = None
+    """Up to when every event was simulated, if not to the end: what follows repeats, and was counted."""
+    period_ms: int | None = None
+    """After which time everything repeats, if that is known."""
+    cleanings: int = 0
+    """How often compaction cleans the log."""
+    notes: tuple[str, ...] = ()
+    """What the plan takes for granted, and how exact it is, as sentences."""
+
+    def __str__(self) -> str:
+        return str(_text.plan_text(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as dictionaries, lists, texts and numbers, as `json.dumps` takes them."""
-        return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
+        """Return the facts as dictionaries, lists, texts and numbers.
+
+        Returns:
+            A dictionary that `json.dumps` takes.
+        """
+        facts = {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
+        facts["roll_reasons"] = dict(self.roll_reasons)
+        for name in ("disk_bytes", "index_bytes", "life_ms", "freed_ms", "live_segments"):
+            found = getattr(self, name)
+            facts[name] = None if found is None else found._asdict()
+        return facts
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return the segments as an Arrow table.
+
+        Returns:
+            A row for each segment, a column for each attribute of `PlannedSegment`. Times are durations from the start
+            of the plan in milliseconds.
+
+        Raises:
+            ConfigError: PyArrow is not installed.
+        """
+        pa = optional.pyarrow("to_arrow()")
+        kinds = {"int": pa.int64(), "str": pa.string()}
+        columns = [
+            pa.field(
+                field.name,
+                pa.duration("ms") if field.name.endswith("_ms") else kinds[str(field.type).removesuffix(" | None")],
+                nullable=str(field.type).endswith("None"),
+            )
+            for field in fields(PlannedSegment)
+        ]
+        return pa.Table.from_pylist([asdict(segment) for segment in self.segments], schema=pa.schema(columns))
 
     def _repr_html_(self) -> str:
         """Return the picture that a notebook shows."""

@@ -179,7 +179,7 @@ def _settings(explanation: Explanation) -> list[str]:
     when = "" if checks.interval_ms is None else f", every {value_words('.ms', checks.interval_ms)}"
     following = "" if checks.next_ms is None else f"; the next time at {_when(checks.next_ms)}"
     return [
-        html_page.table("Settings that decide", ("Setting", "Value", "As it is given", ""), rows),
+        html_page.table("Settings that decide", ("Setting", "Value", "Written", "From"), rows),
         html_page.paragraph(f"{who}{when}{following}."),
     ]
 

@@ -5,11 +5,11 @@ The page is ASCII and follows the reader's choice of light or dark. Wide picture
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kstore.explained import svg
 
-__all__ = ["facts", "figure", "fragment", "heading", "page", "paragraph", "section", "style", "table"]
+__all__ = ["figure", "fragment", "heading", "page", "paragraph", "section", "style", "table"]
 
 _STYLE = (
     ":root{color-scheme:light dark}"
@@ -17,10 +17,9 @@ _STYLE = (
     "main{max-width:60rem;margin:0 auto;padding:1rem 1rem 3rem}"
     "h1{font-size:1.6rem;line-height:1.25;margin:.5rem 0;overflow-wrap:anywhere}"
     "h2{font-size:1.2rem;margin:2rem 0 .5rem}"
-    "p,li,dd{overflow-wrap:anywhere}"
+    "p{overflow-wrap:anywhere}"
     ".lead{font-size:1.15rem;font-weight:600}"
     ".note{border-left:4px solid #b1460f;padding:.25rem .75rem;background:#f5f7fa}"
-    "dl{display:grid;grid-template-columns:minmax(8rem,auto) 1fr;gap:.25rem 1rem}dt{font-weight:600}dd{margin:0}"
     "footer{margin-top:3rem;color:#566273;font-size:.9rem}"
     "@media (prefers-color-scheme:dark){body{background:#14181d;color:#e6eaf0}"
     ".note{border-color:#f2a071;background:#1b2128}footer{color:#a3afbf}}"
@@ -82,12 +81,6 @@ def paragraph(text: str, kind: str = "") -> str:
     """Return a paragraph; `kind` is "lead" for what is most important, and "note"."""
     attribute = f' class="{kind}"' if kind else ""
     return f"<p{attribute}>{svg.safe(text)}</p>\n"
-
-
-def facts(values: Mapping[str, object]) -> str:
-    """Return names with values."""
-    rows = "".join(f"<dt>{svg.safe(name)}</dt><dd>{svg.safe(str(value))}</dd>\n" for name, value in values.items())
-    return f"<dl>\n{rows}</dl>\n"
 
 
 def figure(picture: str, name: str) -> str:

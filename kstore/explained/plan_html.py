@@ -27,7 +27,7 @@ def plan_page(plan: Plan, other: Plan | None = None, *, title: str = "A plan of 
         if each.advice:
             heading = "What to change" if other is None else f"What to change: {name}"
             parts.append(html_page.section(heading, [html_page.paragraph(sentence) for sentence in each.advice]))
-    figures = html_page.table("In numbers", ("", *names), _figures(plans))
+    figures = html_page.table("In numbers", ("What", *names), _figures(plans))
     parts.append(html_page.section("In numbers", [figures]))
     settings = html_page.table("Settings", ("Setting", *names), _settings(plans))
     parts.append(html_page.section("Settings", [settings]))

@@ -156,13 +156,10 @@ class OverTime:
             return
         assert isinstance(kept, int)
         limit = self._scale.x(self.explanation.at_ms - kept)
-        if LEFT < limit < now - 40:
+        if LEFT < limit < now - 24:
             yield svg.line(limit, self.top - 8, limit, bottom, "goingline", width=1.6, dash="5 4")
-            words = f"older than {duration(kept)}"
-            if limit - LEFT > svg.width_of(words, 12) + 4:
-                yield svg.text(limit - 4, self.top - 14, words, "goingink", size=12, anchor="end")
-            elif now - limit > svg.width_of(words, 12) + 30:
-                yield svg.text(limit - 4, self.top - 14, words, "goingink", size=12)
+            words = svg.fitted(f"older than {duration(kept)}", limit - 4 - MARGIN, 12)
+            yield svg.text(limit - 4, self.top - 14, words, "goingink", size=12, anchor="end")
 
 
 # --- over offsets -----------------------------------------------------------------------------------------------------

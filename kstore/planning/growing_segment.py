@@ -76,8 +76,8 @@ class SealedSegment(NamedTuple):
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of its files on the disk, in whole blocks; the snapshot beside it is not counted."""
-        return blocks(self.size_bytes) + self.index_bytes
+        """Bytes of its files on the disk, in whole blocks."""
+        return blocks(self.size_bytes) + self.index_bytes + snapshot_bytes(self.base_offset)
 
 
 def blocks(size_bytes: int) -> int:
@@ -88,6 +88,11 @@ def blocks(size_bytes: int) -> int:
 def index_blocks(offset_entries: int, time_entries: int) -> int:
     """Return what two index files with so many entries take on the disk."""
     return blocks(offset_entries * OFFSET_ENTRY_BYTES) + blocks(time_entries * TIME_ENTRY_BYTES)
+
+
+def snapshot_bytes(base_offset: int) -> int:
+    """Return what the snapshot takes that the roll to a segment writes; the first segment of a log has none."""
+    return BLOCK_BYTES if base_offset else 0
 
 
 class _Entries(NamedTuple):
@@ -122,7 +127,7 @@ class GrowingSegment:
     @property
     def disk_bytes(self) -> int:
         """Bytes of its files on the disk. Its index files look larger: they are preallocated, with holes."""
-        return blocks(self.size_bytes) + self.index_bytes
+        return blocks(self.size_bytes) + self.index_bytes + snapshot_bytes(self.base_offset)
 
     @property
     def index_bytes(self) -> int:

@@ -171,6 +171,8 @@ class PlannedLog:
         if self._typical:
             self._add_typical(stretch, end)
             return
+        if not self.growing.base_offset:
+            return  # only the first segment has no snapshot
         first = self._fresh.setdefault(stretch.phase(self.number), self.number)
         if first < self.number:
             pattern = _pattern(stretch, [each for each in self._recent if each.first >= first])
@@ -218,7 +220,7 @@ class PlannedLog:
         stretch = self.stretch
         if stretch is None or reason == RETENTION:  # not what the load alone leads to
             self._forget()
-        elif (first := self.number - sealed.records // stretch.records) >= stretch.first:
+        elif sealed.base_offset and (first := self.number - sealed.records // stretch.records) >= stretch.first:
             self._recent.append(_Earlier(first, self.number, sealed))
         self._begin_segment(sealed.next_offset)
 

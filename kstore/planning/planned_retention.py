@@ -71,7 +71,7 @@ class PlannedRetention:
         self._checks = checks
         self._log = log
         limits = (config.retention_ms, config.retention_bytes)
-        self._in_vain: set[tuple[int, ...]] = set()  # states in which the active segment stayed
+        self._in_vain: dict[tuple[int, ...], int] = {}  # states in which the active segment stayed, and when
         self.acts = config.deletes and any(limit >= 0 for limit in limits)
 
     # When.
@@ -130,8 +130,8 @@ class PlannedRetention:
             is_next = stretch is not None and stretch.longest_gap_ms > config.retention_ms
             if is_next and stretch is not None:
                 state = (log.growing.base_offset, following_ms - now_ms, newest - now_ms, *stretch.phase(log.number))
-                is_next = state not in self._in_vain and len(self._in_vain) < _MOST_IN_VAIN
-                self._in_vain.add(state)
+                is_new = self._in_vain.setdefault(state, now_ms) == now_ms
+                is_next = is_new and len(self._in_vain) < _MOST_IN_VAIN
         return check if is_next else None
 
     # What.
@@ -171,7 +171,9 @@ class PlannedRetention:
         """Return how many segments from `first` on go for the same reason; the first does."""
 
         def is_same(number: int) -> bool:
-            return self._reason_of(run, number, left - run.between(first, number).size_bytes, ms) == reason
+            # The time rule needs that all before are old enough, too; they need not be in order.
+            stamp = run.newest(first, number)
+            return self._reason_of(run, number, left - run.between(first, number).size_bytes, ms, stamp) == reason
 
         if is_same(end - 1):
             return end - first
@@ -181,9 +183,14 @@ class PlannedRetention:
             low, high = (middle, high) if is_same(middle) else (low, middle)
         return high - first
 
-    def _reason_of(self, run: SegmentRun, number: int, left: int, ms: int) -> Reason | None:
-        """Return why the check at `ms` deletes a segment if all before it go; `left` are its bytes and all behind."""
+    def _reason_of(self, run: SegmentRun, number: int, left: int, ms: int, stamp: int | None = None) -> Reason | None:
+        """Return why the check at `ms` deletes a segment if all before it go; `left` are its bytes and all behind.
+
+        `stamp` is in place of its greatest timestamp.
+        """
         segment = run.at(number)
+        if stamp is not None:
+            segment = segment._replace(newest=stamp)
         facts = [fact_of(segment), self._rest(segment.next_offset, left - segment.size_bytes, ms)]
         gone = decide(facts, self._config, self._marks(segment.base_offset), ms)
         return gone[0].reason if gone else None

@@ -24,7 +24,7 @@ def test_a_picture_in_the_docs_is_sound(name: str) -> None:
     pictured.check(text_of(DOCS / name))
 
 
-def test_every_picture_that_is_made_is_shown_with_words_for_readers_who_do_not_see_it(
+def test_every_picture_that_is_made_is_shown_on_a_page_with_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(DOCS)

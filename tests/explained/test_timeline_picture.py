@@ -259,3 +259,9 @@ def test_segments_of_any_times_are_drawn_soundly(
         explanation(1), segments=tuple(segments), log_end_offset=base, high_watermark=base, last_stable_offset=base
     )
     pictured.check(picture(of, axis=axis))
+
+
+def test_the_age_limit_has_its_words_wherever_it_is() -> None:
+    for minutes in range(12, 60, 5):
+        of = explanation(6, NOON + 60 * MINUTE, settings={"retention.ms": minutes * MINUTE})
+        assert [each for each in texts(of) if each.startswith("older than")], minutes
