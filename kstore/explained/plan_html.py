@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 
     from kstore.explained.explained_plan import Plan, Range
 
-__all__ = ["plan_fragment", "plan_page"]
+__all__ = ["plan_fragment", "plan_page", "plan_parts"]
 
 
 def plan_page(plan: Plan, other: Plan | None = None, *, title: str = "A plan of a log") -> str:
     """Return the page of a plan, or of two plans side by side."""
+    return html_page.page(title, plan_parts(plan, other), made_by="kstore plan")
+
+
+def plan_parts(plan: Plan, other: Plan | None = None) -> list[str]:
+    """Return what a page shows of a plan, or of two plans: pieces of HTML, with a picture that is not styled."""
     plans = [plan] if other is None else [plan, other]
     names = ["Value"] if other is None else list(plan_picture.differences(plan, other))
     drawn = plan_picture.picture(plan, other, styled=False)
@@ -31,7 +36,7 @@ def plan_page(plan: Plan, other: Plan | None = None, *, title: str = "A plan of 
     parts.append(html_page.section("In numbers", [figures]))
     settings = html_page.table("Settings", ("Setting", *names), _settings(plans))
     parts.append(html_page.section("Settings", [settings]))
-    return html_page.page(title, parts, made_by="kstore plan")
+    return parts
 
 
 def plan_fragment(plan: Plan) -> str:

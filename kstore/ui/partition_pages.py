@@ -19,6 +19,7 @@ from kstore.ui import query_values, record_view
 from kstore.ui.directory_facts import PAGE_ROWS, Paged, fault_of, lags_of, row_of, version_of, version_text
 from kstore.ui.page_templates import USER, Templates, clock_time, seconds
 from kstore.ui.partition_facts import CHECK_BYTES, CHECK_SEGMENTS, Explanations, batches_from, check_segments
+from kstore.ui.plan_form import plan_address
 from kstore.ui.query_values import BadRequestError, NotFoundError
 from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
 
@@ -101,6 +102,7 @@ class PartitionPages:
                 _segment_facts(explanation, each, clock) for each in explanation.segments[paged.first : paged.end]
             ],
             "link": link,
+            "plan": plan_address(explanation, row),
         }
         if chosen is not None:
             facts["said"] = _segment_facts(explanation, chosen)
