@@ -97,13 +97,19 @@ class Member(NamedTuple):
     overloads: list[Function]
 
 
+def settings_of(owner: type) -> dict[str, Any]:
+    """Return the rows of a table of settings by their attributes; no rows for another class."""
+    rows = getattr(owner, "settings", ())
+    return {row.attribute: row for row in rows} if isinstance(rows, tuple) else {}
+
+
 def members(owner: type) -> dict[str, Member]:
     """Return what a class defines or takes from a private base under public names, if it has a docstring.
 
     Special methods with a docstring are public. As in Python, a name without a docstring has that of its base.
     """
     found: dict[str, Member] = {}
-    settings = {row.attribute: row.doc for row in getattr(owner, "settings", ())}
+    settings = {name: row.doc for name, row in settings_of(owner).items()}
     for kind in owner.__mro__:
         if not kind.__module__.startswith("kstore.") or (kind is not owner and kind in public_values()):
             continue
@@ -288,7 +294,7 @@ def member_entry(owner: type, full: str, name: str, member: Member) -> list[str]
         is_bound = "staticmethod" not in kinds
         heads = [name + signature(each, module, variables, is_bound=is_bound) for each in overloads or [node]]
         return entry("method", "\n   ".join(heads), kinds, rendered(text, scope, parameters(node)))
-    setting = {row.attribute: row for row in getattr(owner, "settings", ())}.get(name)
+    setting = settings_of(owner).get(name)
     value = repr(setting.default) if setting else ast.unparse(node.value) if node.value else None
     options = {"type": spelled(node.annotation, module, variables), "value": value}
     return entry("attribute", name, options, rendered(text, scope))

@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:
     from kstore.decoders.json_values import JsonValues
     from kstore.decoders.protobuf_values import ProtobufValues
     from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes, Remedy
+    from kstore.explained.explained_plan import Load, Plan, PlannedSegment
     from kstore.explained.explanation import (
         CheckTimes,
         DeletedFile,
@@ -54,6 +55,7 @@ if _typing.TYPE_CHECKING:
     from kstore.log.segments.recovery import Recovery
     from kstore.log.writing.retention import Deletion, Outlook
     from kstore.metrics.exporters import export_to_opentelemetry, export_to_prometheus
+    from kstore.planning.plan import plan
     from kstore.store.bulk_loads.load_manifest import Adopted, Staged
     from kstore.store.coordinator.consumer import Consumer
     from kstore.store.coordinator.groups import CommittedOffset
@@ -105,12 +107,15 @@ __all__ = [
     "HistogramStats",
     "JsonValues",
     "KeptBatch",
+    "Load",
     "Log",
     "LogConfig",
     "LogStats",
     "LogTable",
     "LookupStep",
     "Outlook",
+    "Plan",
+    "PlannedSegment",
     "Producer",
     "ProducerInfo",
     "ProtobufValues",
@@ -141,6 +146,7 @@ __all__ = [
     "encode_batch",
     "export_to_opentelemetry",
     "export_to_prometheus",
+    "plan",
     "replicate",
     "restore",
     "scan_polars",
@@ -195,6 +201,7 @@ _OWNERS = {
         "HeldBytes",
         "Remedy",
     ),
+    "kstore.explained.explained_plan": ("Load", "Plan", "PlannedSegment"),
     "kstore.log.async_stream": ("Stream",),
     "kstore.log.log_table": ("LogTable",),
     "kstore.log.log": ("Log",),
@@ -203,6 +210,7 @@ _OWNERS = {
     "kstore.log.writing.retention": ("Deletion", "Outlook"),
     "kstore.log.reading.fetch": ("FetchResult",),
     "kstore.metrics.exporters": ("export_to_opentelemetry", "export_to_prometheus"),
+    "kstore.planning.plan": ("plan",),
     "kstore.store.coordinator.consumer": ("Consumer",),
     "kstore.store.coordinator.groups": ("CommittedOffset",),
     "kstore.store.coordinator.producer": ("Producer", "Transaction", "TransactionalProducer"),

@@ -85,8 +85,8 @@ class Remedy:
 class DiskExplanation:
     """What takes the space of a store's directories, what holds it, and what would free it.
 
-    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of partitions; notebooks show a picture.
-    Immutable, so threads may share it.
+    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of partitions, `to_html()` a page;
+    notebooks show a picture. Immutable, so threads may share it.
     """
 
     paths: tuple[str, ...]
@@ -148,6 +148,14 @@ class DiskExplanation:
             }
         )
         return pa.Table.from_pylist([asdict(partition) for partition in self.partitions], schema=schema)
+
+    def to_html(self) -> str:
+        """Return a page that needs no other file, with pictures.
+
+        Returns:
+            The HTML of the page.
+        """
+        return str(_html.disk_page(self))
 
     def _repr_html_(self) -> str:
         """Return the picture that a notebook shows."""

@@ -181,8 +181,8 @@ class ExplainedRecord:
 class Explanation:
     """Why each segment of a log is there and when it goes; with `offset` or `timestamp` also one record.
 
-    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table; notebooks show a picture. Immutable, so
-    threads may share it.
+    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table, `to_html()` a page; notebooks show a
+    picture. Immutable, so threads may share it.
     """
 
     topic: str
@@ -260,6 +260,14 @@ class Explanation:
             for field in fields(ExplainedSegment)
         ]
         return pa.Table.from_pylist([asdict(segment) for segment in self.segments], schema=pa.schema(columns))
+
+    def to_html(self) -> str:
+        """Return a page that needs no other file, with pictures.
+
+        Returns:
+            The HTML of the page.
+        """
+        return str(_html.log_page(self))
 
     def _repr_html_(self) -> str:
         """Return the picture that a notebook shows."""

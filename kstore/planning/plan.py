@@ -80,9 +80,7 @@ def plan(
     refuse_unknown(plan, settings, LogConfig, BrokerConfig)
     of_broker = {name: value for name, value in settings.items() if BrokerConfig.knows(name)}
     of_log = {name: value for name, value in settings.items() if name not in of_broker}
-    load = make_load(
-        rate=rate, record_bytes=record_bytes, batch_records=batch_records, skew=skew, idle=idle, keys=keys
-    )
+    load = make_load(rate=rate, record_bytes=record_bytes, batch_records=batch_records, skew=skew, idle=idle, keys=keys)
     return make_plan(
         LogConfig.resolve(config, of_log),
         BrokerConfig.resolve(config).replace(**of_broker),

@@ -149,7 +149,9 @@ class PlannedRetention:
                 self._in_vain.clear()
                 found.append((1, reason))
         return [
-            Deleted(run, first, end, ms, reason) for count, reason in found for run, first, end in log.sealed.delete(count)
+            Deleted(run, first, end, ms, reason)
+            for count, reason in found
+            for run, first, end in log.sealed.delete(count)
         ]
 
     def _deletable(self, ms: int) -> list[tuple[int, str]]:

@@ -107,7 +107,9 @@ class SegmentRun:
     def newest(self, first: int, last: int) -> int:
         """Return the greatest timestamp of the segments from `first` to `last`, both included."""
         # Each repetition is newer than the one before.
-        return max(self.at(number).newest for number in range(max(first, last + 1 - len(self._pattern.segments)), last + 1))
+        return max(
+            self.at(number).newest for number in range(max(first, last + 1 - len(self._pattern.segments)), last + 1)
+        )
 
     def each(self, first: int, end: int) -> Iterator[SealedSegment]:
         """Yield the segments `[first, end)`."""

@@ -212,7 +212,7 @@ class Simulation:
         if self.is_cut:
             since = self._then or _Seen(self.start_ms, Counter(), 0)
             share = (self.end_ms - self.until_ms) / max(self.until_ms - since.ms, 1)
-            self.rolls.update({
-                reason: round(share * (count - since.rolls[reason])) for reason, count in now.rolls.items()
-            })
+            self.rolls.update(
+                {reason: round(share * (count - since.rolls[reason])) for reason, count in now.rolls.items()}
+            )
             self.passes += round(share * (now.passes - since.passes))

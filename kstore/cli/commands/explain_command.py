@@ -17,13 +17,12 @@ from kstore.errors import ConfigError, ConfigWarning
 from kstore.explained.disk_text import disk_text
 from kstore.explained.explained_disk import DiskExplanation
 from kstore.explained.explanation import Explanation
-from kstore.explained.explanation_html import disk_page, log_page
 from kstore.explained.explanation_text import explanation_text
 from kstore.log.hosted_log import HostedLog
 from kstore.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 __all__ = ["run"]
 
@@ -91,7 +90,7 @@ def _explain_log(asked: argparse.Namespace, place: command_paths.Place) -> int:
     timestamp = None if asked.time is None else command_times.parse(asked.time)
     with HostedLog.open_to_read(entry.path, config, BrokerConfig.resolve(given)).log as log:
         found = log.explain(at=_at(asked), offset=asked.offset, timestamp=timestamp)
-    _show(asked, found, explanation_text, log_page)
+    _show(asked, found, explanation_text)
     if found.record is None and asked.offset is not None:
         return output.complain("explain", [f"no batch has offset {asked.offset}: a cleaning has left a gap there"])
     if found.record is None and asked.time is not None:
@@ -106,7 +105,7 @@ def _explain_disk(asked: argparse.Namespace, place: command_paths.Place) -> int:
         Progress("explain", unit="partitions") as bar,
     ):
         found = store.explain(topic=place.topic, at=_at(asked), progress=bar.reach)
-    _show(asked, found, disk_text, disk_page)
+    _show(asked, found, disk_text)
     errors = (f"{each.topic}-{each.partition}: {each.error}" for each in found.partitions if each.error is not None)
     return output.complain("explain", errors)
 
@@ -115,11 +114,11 @@ def _at(asked: argparse.Namespace) -> int | None:
     return None if asked.at is None else command_times.parse(asked.at)
 
 
-def _show(asked: argparse.Namespace, found: T, as_text: AsText[T], as_page: Callable[[T], str]) -> None:
+def _show(asked: argparse.Namespace, found: T, as_text: AsText[T]) -> None:
     if asked.json:
         print(json.dumps(found.to_dict(), indent=2))
     elif asked.html is not None:
-        fs.write_atomically(asked.html, as_page(found).encode())
+        fs.write_atomically(asked.html, found.to_html().encode())
         print(f"written: {escaped(asked.html)}")
     else:
         print(as_text(found, everything=asked.all))

@@ -40,11 +40,15 @@ class Moment(NamedTuple):
 class Kept(NamedTuple):
     """What keeps a segment and when it goes, as the fields of `ExplainedSegment` say it."""
 
-    holds: tuple[str, ...]
+    reasons: dict[str, str]  # the names of `ExplainedSegment.holds`, each with its sentence
     explanation: str
     due_ms: int | None
     bytes_left: int | None
     when: Deadline
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        return tuple(self.reasons)
 
 
 def keep(facts: Sequence[Facts], config: LogConfig, marks: Marks, checks: CheckTimes, moment: Moment) -> list[Kept]:
@@ -55,10 +59,11 @@ def keep(facts: Sequence[Facts], config: LogConfig, marks: Marks, checks: CheckT
     kept = []
     is_blocked = False
     for number, each in enumerate(outlooks(facts, config, marks, at_ms, gone)):
-        reasons = sorted(each.reasons, key=lambda reason: _ORDER.index(reason[0]))
-        holds = tuple(dict.fromkeys(name for name, _ in reasons))
-        sentences = [sentence for _, sentence in reasons]
-        is_blocked = is_blocked or "high_watermark" in holds
+        reasons: dict[str, str] = {}
+        for name, sentence in sorted(each.reasons, key=lambda reason: _ORDER.index(reason[0])):
+            reasons[name] = f"{reasons[name]}; {sentence}" if name in reasons else sentence
+        sentences = list(reasons.values())
+        is_blocked = is_blocked or "high_watermark" in reasons
         when = NEVER
         if number < len(gone):
             when = soonest
@@ -71,5 +76,5 @@ def keep(facts: Sequence[Facts], config: LogConfig, marks: Marks, checks: CheckT
         if each.bytes_left:
             rolled = " after its roll" if number == len(facts) - 1 else ""
             sentences.append(f"it goes when the log has grown by {each.bytes_left} bytes{rolled}")
-        kept.append(Kept(holds, "; ".join(sentences), each.due_ms, each.bytes_left, when))
+        kept.append(Kept(reasons, "; ".join(sentences), each.due_ms, each.bytes_left, when))
     return kept

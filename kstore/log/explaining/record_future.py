@@ -68,14 +68,16 @@ def _deletion(fate: Fate) -> Iterator[str]:
         yield f"It can be deleted now: {kept.explanation}."
         yield delay
         return
-    if "future_record" in kept.holds:
-        yield "A record of its segment is ahead of the clock, and retention.ms counts from that record."
+    if "future_record" in kept.reasons:
+        from_ms = times.show(fate.segment.max_timestamp)
+        yield f"A record of its segment is from {from_ms}, ahead of the clock, and retention.ms counts from that."
     if when.earliest_ms is not None and kept.due_ms is not None:
-        whose = "the newest record of its segment"
-        if "earlier_segment" in kept.holds:
-            whose = "the newest record of the segments before it, which go first,"
-        age = f"{whose} is older than retention.ms = {times.span(config.retention_ms)}"
-        yield f"It can be deleted from {times.show(kept.due_ms)} on, when {age}."
+        why = f"the newest record of its segment is older than retention.ms = {times.span(config.retention_ms)}"
+        if "earlier_segment" in kept.reasons:
+            yield f"{_capitalised(kept.reasons['earlier_segment'])}."
+            why = "that segment goes"
+        unless = ", unless more is appended to its segment" if fate.segment.is_active else ""
+        yield f"It can be deleted from {times.show(kept.due_ms)} on, when {why}{unless}."
         yield f"{check} deletes it."
         yield delay
     if kept.bytes_left is not None:

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -97,10 +98,10 @@ def test_it_may_be_asked_while_the_log_rolls_and_loses_segments(partition: Path)
     settings: dict[str, Any] = {"segment_bytes": 300, "retention_bytes": 3000, "file_delete_delay_ms": 0}
     with kstore.Log.open(partition, clock=ManualClock(NOW), **settings) as log:
         log.append(b"v" * 30)
-        stopping = threading.Event()
+        turns: SimpleQueue[bool] = SimpleQueue()
 
         def append() -> None:
-            while not stopping.is_set():
+            while turns.get():  # once for each question: a log that never stands still is never described
                 log.append_many([b"v" * 30] * 10)
                 log.apply_retention()
                 log.run_housekeeping()
@@ -112,6 +113,7 @@ def test_it_may_be_asked_while_the_log_rolls_and_loses_segments(partition: Path)
                 seen: set[int] = set()
                 for _ in range(25):
                     for each in (log, reader):
+                        turns.put(True)
                         found = each.explain(timestamp=NOW)
                         bases = [segment.base_offset for segment in found.segments]
                         ends = [segment.next_offset for segment in found.segments]
@@ -119,7 +121,7 @@ def test_it_may_be_asked_while_the_log_rolls_and_loses_segments(partition: Path)
                         assert found.record is None or bases[0] <= found.record.offset < ends[-1]
                         seen.add(ends[-1])
         finally:
-            stopping.set()
+            turns.put(False)
             writer.join()
         assert len(seen) > 2
 
@@ -238,6 +240,38 @@ def test_the_log_of_a_store_elsewhere_says_where_its_settings_are(root: Path) ->
         )
     unused = f"No process has {root} open for writing now, so nothing checks it."
     assert explained(root / "orders-0", retention_ms=1000).note == unused
+
+
+# A record from the future.
+
+
+def test_a_record_from_2030_tells_every_record_why_it_stays(partition: Path) -> None:
+    in_2030 = 1_900_000_000_000
+    settings: dict[str, Any] = {"segment_bytes": 250, "segment_ms": 2**62, "retention_ms": DAY}
+    settings["message_timestamp_after_max_ms"] = 2**62
+    with kstore.Log.open(partition, clock=ManualClock(NOW), **settings) as log:
+        for number in range(6):
+            log.append(b"v" * 30, timestamp=in_2030 if number == 1 else NOW - 6 + number)
+        first, second, third = (log.explain(offset=offset).record for offset in (0, 2, 5))
+        assert first is not None
+        assert first.future[1:4] == (
+            "A record of its segment is from 2030-03-17T17:46:40.000Z, ahead of the clock, and retention.ms counts "
+            "from that.",
+            "It can be deleted from 2030-03-18T17:46:40.001Z on, when the newest record of its segment is older than "
+            "retention.ms = 86400000 ms (1 d).",
+            "A call of apply_retention deletes it.",
+        )
+        assert second is not None
+        assert second.future[1:3] == (
+            "Segment 0, which goes first, stays until 2030-03-18T17:46:40.001Z.",
+            "It can be deleted from 2030-03-18T17:46:40.001Z on, when that segment goes.",
+        )
+        assert third is not None
+        assert third.future[2] == (
+            "It can be deleted from 2030-03-18T17:46:40.001Z on, when that segment goes, unless more is appended to "
+            "its segment."
+        )
+        assert {each.earliest_ms for each in log.explain().segments} == {in_2030 + DAY + 1}
 
 
 # A broker's directory.

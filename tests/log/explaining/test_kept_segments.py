@@ -51,9 +51,8 @@ def test_without_a_limit_nothing_goes_and_it_says_so() -> None:
         "retention.bytes is not given, and its default sets no limit; "
         "retention.ms is not given, and kstore's default sets no limit"
     )
-    assert kept(THREE, retention_ms=-1, retention_bytes=-1)[2] == Kept(
-        ("no_limit",), "retention.bytes = -1 sets no limit; retention.ms = -1 sets no limit", None, None, NEVER
-    )
+    given = "retention.bytes = -1 sets no limit; retention.ms = -1 sets no limit"
+    assert kept(THREE, retention_ms=-1, retention_bytes=-1)[2] == Kept({"no_limit": given}, given, None, None, NEVER)
 
 
 def test_age_keeps_each_until_its_newest_record_is_older() -> None:
