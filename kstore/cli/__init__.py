@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "export": "write records to Parquet, Arrow, CSV or JSON lines files",
     "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
     "offsets": "print where partitions start, end, or reach a time",
+    "plan": "say what settings do under a load: disk, lifetimes, segments, and what to change",
     "repair": "repair damaged logs, after saying what would be lost",
     "replicate": "copy a directory of logs, once or continuously",
     "restore": "restore a directory of logs from a backup, as of any time it covers",
@@ -47,7 +48,7 @@ COMMANDS: dict[str, str] = {
     "verify": "check logs and their files for errors",
 }
 
-_READING = ("cat", "config", "describe", "dump", "explain", "offsets", "tail")
+_READING = ("cat", "config", "describe", "dump", "explain", "offsets", "plan", "tail")
 """Commands that only print. If the reader of their output closes it, they end with success. All others continue,
 and their exit code reports the result of their work."""
 

@@ -94,8 +94,7 @@ class Plan:
     duration_ms: int
     """The time that was planned."""
     steady_ms: int | None
-    """From when on the log does not only grow: the first deletion or cleaning. None if nothing goes in the planned time.
-    """
+    """From when on the log does not only grow: the first deletion or cleaning. None if nothing goes in this time."""
     segments: tuple[PlannedSegment, ...]
     """The first segments, at most 1,000."""
     segment_count: int

@@ -71,7 +71,7 @@ def _side_by_side(plans: Sequence[Plan], names: tuple[str, str]) -> Iterator[str
         if first.settings.get(name) != second.settings.get(name)
     ]
     rows = [(name, *(value_words(name, plan.settings.get(name)) for plan in plans)) for name in settings]
-    rows += [(what, *map(show, plans)) for what, show in _ROWS.items()]
+    rows += [(what, *map(show, plans)) for what, show in _ROWS.items() if what != "cleanings" or first.cleanings]
     yield from table_lines(("", *names), rows)
     for plan, name in zip(plans, names, strict=True):
         yield from _sentences(f"what to change, {name}:", plan.advice)
@@ -80,16 +80,28 @@ def _side_by_side(plans: Sequence[Plan], names: tuple[str, str]) -> Iterator[str
 
 def _load(load: Load) -> str:
     batches = f" in batches of {load.batch_records:,}" if load.batch_records > 1 else ""
-    parts = [f"{load.rate:,.6g} records a second, {load.record_bytes:,.6g} bytes each{batches}"]
+    often = f"{load.rate:,.6g} records a second" if load.rate >= 1 else f"a record each {_each(load.rate)}"
+    parts = [f"{often}, {load.record_bytes:,.6g} bytes each{batches}"]
     busy_ms = _DAY_MS - sum(end - first for first, end in load.idle)
     parts.append(f"{size(int(load.rate * load.record_bytes * busy_ms / 1000))} a day")
     if load.idle:
-        parts.append("idle " + " and ".join(f"{_clock(first)}-{_clock(end)}" for first, end in load.idle))
+        parts.append("idle " + " and ".join(f"{_clock(first)}-{_clock(end)}" for first, end in _nights(load.idle)))
     if load.skew_ms:
         parts.append(f"timestamps up to {duration(load.skew_ms)} behind")
     if load.keys is not None:
         parts.append(f"{load.keys:,} keys")
     return "; ".join(parts)
+
+
+def _each(rate: float) -> str:
+    return f"{1 / rate:.4g} seconds" if rate > 1 / 600 else duration(round(1000 / rate))
+
+
+def _nights(idle: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return idle parts with those around midnight as one."""
+    if len(idle) > 1 and idle[0][0] == 0 and idle[-1][1] == _DAY_MS:
+        return [*idle[1:-1], (idle[-1][0], idle[0][1])]
+    return list(idle)
 
 
 def _clock(ms: int) -> str:

@@ -96,15 +96,15 @@ def snapshot_bytes(base_offset: int) -> int:
 
 
 class _Entries(NamedTuple):
-    """Which batches of a call get an index entry: `count` batches, `spacing` apart, from number `first` on."""
+    """Which batches of a call get an index entry: `total` batches, `spacing` apart, from number `first` on."""
 
     first: int
     spacing: int
-    count: int
+    total: int
 
     @property
     def last(self) -> int:
-        return self.first + (self.count - 1) * self.spacing
+        return self.first + (self.total - 1) * self.spacing
 
 
 @dataclass(slots=True)
@@ -158,9 +158,9 @@ class GrowingSegment:
         entries = self._entries(stretch, first, end)
         added, self.last_entry_stamp = self._time_entries(stretch, first, entries)
         self.time_entries += added
-        self.offset_entries += entries.count
+        self.offset_entries += entries.total
         self.newest = max(self.newest, stretch.newest(first, end - 1))
-        if entries.count:
+        if entries.total:
             self.since_index = (end - entries.last) * stretch.batch_bytes
         else:
             self.since_index += (end - first) * stretch.batch_bytes
@@ -202,15 +202,15 @@ class GrowingSegment:
         if missing <= 0:
             return first
         entries = self._entries(stretch, first, end)
-        if entries.count < missing:
+        if entries.total < missing:
             return None
 
         def has_filled(count: int) -> bool:
-            return self._time_entries(stretch, first, entries._replace(count=count))[0] >= missing
+            return self._time_entries(stretch, first, entries._replace(total=count))[0] >= missing
 
-        if not has_filled(entries.count):
+        if not has_filled(entries.total):
             return None
-        return _filled(entries, first, _least(has_filled, missing, entries.count))
+        return _filled(entries, first, _least(has_filled, missing, entries.total))
 
     # Index entries.
 
@@ -227,26 +227,26 @@ class GrowingSegment:
 
     def _time_entries(self, stretch: Stretch, first: int, entries: _Entries) -> tuple[int, int]:
         """Return how many entries the time index gets, and the timestamp of its last one (SEMANTICS 3.8)."""
-        if not entries.count:
+        if not entries.total:
             return 0, self.last_entry_stamp
         if len(stretch.lags) > 1:
             return self._time_entries_behind(stretch, first, entries)
         added, last = 0, self.last_entry_stamp
         # Until the stretch is newer than the segment, the newest timestamp of the segment is what is entered.
         newer = stretch.first_newer(self.newest, first)
-        old = min(entries.count, max(-(-(newer - entries.first) // entries.spacing), 0))
+        old = min(entries.total, max(-(-(newer - entries.first) // entries.spacing), 0))
         if old and self.newest > last:
             added, last = 1, self.newest
-        if old < entries.count:
+        if old < entries.total:
             oldest, newest = stretch.stamp(entries.first + old * entries.spacing), stretch.stamp(entries.last)
             is_apart = entries.spacing * stretch.numerator >= stretch.denominator  # a millisecond or more
-            added += entries.count - old if is_apart else newest - oldest + 1
+            added += entries.total - old if is_apart else newest - oldest + 1
             last = newest
         return added, last
 
     def _time_entries_behind(self, stretch: Stretch, first: int, entries: _Entries) -> tuple[int, int]:
         """Do what `_time_entries` does where timestamps are behind the clock by changing times."""
-        counted = min(entries.count, _COUNTED)
+        counted = min(entries.total, _COUNTED)
         numbers = numpy.arange(counted, dtype=numpy.int64) * entries.spacing  # relative to the first entry's batch
         newest = numpy.full(counted, self.newest, numpy.int64)
         for back in range(len(stretch.lags)):
@@ -256,11 +256,11 @@ class GrowingSegment:
         newest = numpy.maximum.accumulate(newest)
         steps = numpy.diff(newest, prepend=self.last_entry_stamp) > 0
         added = int(numpy.count_nonzero(steps))
-        if counted == entries.count:
+        if counted == entries.total:
             return added, max(int(newest[-1]), self.last_entry_stamp)
         half = counted // 2
         share = int(numpy.count_nonzero(steps[half:]))
-        added += (entries.count - counted) * share // (counted - half)
+        added += (entries.total - counted) * share // (counted - half)
         return added, max(self.newest, stretch.newest(first, entries.last))
 
 

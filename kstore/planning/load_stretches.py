@@ -21,6 +21,7 @@ _SHARES = (Fraction(0), Fraction(2, 3), Fraction(1, 3), Fraction(1))
 """How far behind the clock timestamps are, as shares of the skew, in turns: evenly spread, and never long without one
 that is not behind."""
 _FINEST = 10**6  # denominator of the time between two batches, in milliseconds
+_EXACT = 10**5  # the time between two batches is exact to this part of it, and then as simple as possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,25 @@ def stretches(load: Load, start_ms: int, *, append_time: bool = False) -> Iterat
 
 
 def interval_ms(load: Load) -> Fraction:
-    """Return the time between two batches, in milliseconds."""
+    """Return the time between two batches, in milliseconds: a simple fraction, so that a plan soon repeats."""
     between = 1000 * load.batch_records / Fraction(repr(float(load.rate)))
+    finest = 1
+    while finest < _FINEST:
+        rough = between.limit_denominator(finest)
+        if abs(rough - between) * _EXACT <= between:
+            return rough
+        finest *= 10
     return max(between.limit_denominator(_FINEST), Fraction(1, _FINEST))
+
+
+def busy_ms(idle: tuple[tuple[int, int], ...], start_ms: int, end_ms: int) -> int:
+    """Return how much of a time is not idle."""
+    total = 0
+    for first, end in _busy_parts(idle, start_ms):
+        if first >= end_ms:
+            break
+        total += min(end, end_ms) - first
+    return total
 
 
 def _busy_parts(idle: tuple[tuple[int, int], ...], start_ms: int) -> Iterator[tuple[int, int]]:

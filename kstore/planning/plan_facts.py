@@ -166,7 +166,10 @@ def _notes(simulation: Simulation, config: LogConfig, load: Load) -> Iterator[st
             f"Every event was simulated for {duration(run_ms)}; the rest is taken to go on like the part of it{since}."
         )
     if not simulation.log.is_exact:
-        yield "The segments differ a little without end: a few stand for all, so that their counts are not exact."
+        yield (
+            "The segments of this load do not repeat: some of them stand for those that follow, so that counts are not "
+            "exact."
+        )
     yield (
         "Sizes on the disk are whole blocks of 4 KiB. The index files of the active segment look larger, "
         f"{config.segment_index_bytes:,} bytes each: they are preallocated, and only their entries take blocks."
@@ -179,6 +182,6 @@ def _notes(simulation: Simulation, config: LogConfig, load: Load) -> Iterator[st
         yield "Keys come in turns, no record is a tombstone, and a cleaning takes no time."
     if load.skew_ms and config.deletes and config.retention_ms >= 0:
         yield (
-            f"Retention counts from timestamps, which are up to {duration(load.skew_ms)} behind: a record may go before "
-            "retention.ms have passed since its append."
+            f"Retention counts from timestamps, which are up to {duration(load.skew_ms)} behind: a record may go "
+            "before retention.ms have passed since its append."
         )

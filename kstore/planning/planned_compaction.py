@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -162,7 +163,7 @@ class PlannedCompaction:
         """Return the bytes of the dirty segments before the first that is newer than `stamp`, and this one."""
         total = 0
         for run, first in self._dirty_parts():
-            low = bisect_right(range(first, len(run)), stamp, key=lambda number, run=run: fact_of(run.at(number)).stamp)
+            low = bisect_right(range(first, len(run)), stamp, key=partial(_stamp_of, run))
             total += run.between(first, first + low).size_bytes
             if first + low < len(run):
                 return total, run.at(first + low)
@@ -277,6 +278,10 @@ class PlannedCompaction:
         made = SegmentRun(Pattern([one], log.stretch_of(start), start // per_batch, batches), count)
         log.compacted(made.below(count), 0)
         return [made]
+
+
+def _stamp_of(run: SegmentRun, number: int) -> int:
+    return fact_of(run.at(number)).stamp
 
 
 def _below(run: SegmentRun, offset: int) -> int:

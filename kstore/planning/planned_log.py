@@ -223,6 +223,8 @@ class PlannedLog:
         elif sealed.base_offset and (first := self.number - sealed.records // stretch.records) >= stretch.first:
             self._recent.append(_Earlier(first, self.number, sealed))
         self._begin_segment(sealed.next_offset)
+        if reason == RETENTION:
+            self._note(ms)
 
     def _begin_segment(self, base_offset: int) -> None:
         self.growing = GrowingSegment(base_offset, self._config.index_interval_bytes, base_offset)

@@ -6,6 +6,7 @@ Invariant: what was written grows evenly between two times that are recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy
@@ -97,7 +98,7 @@ def over_time(points: Points) -> Range:
     """Return the range of values over time; a value is typical if half of the time there is less."""
     pieces = [
         Piece(min(before, after), max(before, after), when - earlier)
-        for (earlier, before), (when, after) in zip(points, points[1:], strict=False)
+        for (earlier, before), (when, after) in pairwise(points)
     ]
     values = [value for _, value in points]
     return Range(min(values), middle(pieces, values[-1]), max(values))

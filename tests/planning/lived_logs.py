@@ -26,7 +26,9 @@ class Batch(NamedTuple):
     key: bytes | None = None
 
     def encoded(self) -> bytes:
-        rows = [kstore.Record(number, self.stamp, self.key, bytes(self.value_bytes), []) for number in range(self.records)]
+        rows = [
+            kstore.Record(number, self.stamp, self.key, bytes(self.value_bytes), []) for number in range(self.records)
+        ]
         return kstore.encode_batch(rows)
 
 
@@ -79,9 +81,7 @@ class Lived:
     def see_deleted(self, directory: Path, base: int, ms: int) -> None:
         """Look at the files of a segment that was just deleted."""
         stem = f"{directory}/{base:020d}"
-        size, offsets, times = (
-            Path(f"{stem}.{kind}.deleted").stat().st_size for kind in ("log", "index", "timeindex")
-        )
+        size, offsets, times = (Path(f"{stem}.{kind}.deleted").stat().st_size for kind in ("log", "index", "timeindex"))
         self.segments[base] = Life(base, size, offsets // 8, times // 12, ms)
 
 
