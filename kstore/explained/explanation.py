@@ -78,6 +78,8 @@ class ExplainedSegment:
     """The greatest timestamp of its first batch, from which `segment.ms` counts; None if there is none."""
     max_timestamp: int | None
     """Its greatest timestamp; None if no record has one."""
+    max_timestamp_offset: int | None
+    """The last offset of the first batch that has the greatest timestamp; None if no record has one."""
     is_active: bool
     """Whether appends go to this segment."""
     path: str
@@ -153,6 +155,10 @@ class ExplainedRecord:
     """Its offset."""
     timestamp: int | None
     """Its timestamp; None if it has none."""
+    key: str | None
+    r"""Its key as text, in which bytes that are not UTF-8 are `\xff`, cut after 100 bytes; None if it has none."""
+    is_tombstone: bool
+    """Whether it has a key and no value."""
     segment_base_offset: int
     """The segment that holds it."""
     batch_offsets: tuple[int, int]
@@ -167,6 +173,16 @@ class ExplainedRecord:
     """How a lookup finds it, with the real entries of the indexes."""
     bytes_scanned: int
     """Bytes of the log that the lookup reads before the batch."""
+    superseded_by: int | None
+    """The offset of the next committed record with its key; None if `cleanup.policy` has no compact, if the record has
+    no key, or if none was found below `searched_offset`.
+    """
+    superseded_timestamp: int | None
+    """The timestamp of that record; None if there is no such record, or if it has none."""
+    searched_offset: int | None
+    """The offset at which the search for that record ended: it reads at most 64 MiB. None if none was looked for."""
+    tombstone_ms: int | None
+    """From when on a cleaning drops it as a tombstone; None if it is none, or if no cleaning has kept it yet."""
     future: tuple[str, ...]
     """What happens to it from now on, as sentences."""
     earliest_ms: int | None
