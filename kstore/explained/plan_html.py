@@ -12,7 +12,7 @@ from kstore.explained.time_scale import duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kstore.explained.explained_plan import Plan, Range
+    from kstore.explained.explained_plan import Plan, PlannedRange
 
 __all__ = ["plan_fragment", "plan_page", "plan_parts"]
 
@@ -87,9 +87,9 @@ def _reasons(plan: Plan) -> str:
     return "; ".join(f"{reason.removeprefix('rolled: ')}: {count:,}" for reason, count in words) or "-"
 
 
-def _sizes(found: Range) -> str:
+def _sizes(found: PlannedRange) -> str:
     return " \u2013 ".join(size(each) for each in found)
 
 
-def _spans(found: Range | None) -> str:
+def _spans(found: PlannedRange | None) -> str:
     return "no record is deleted" if found is None else " \u2013 ".join(duration(each, is_short=True) for each in found)

@@ -15,7 +15,7 @@ from kstore.explained.segment_words import ROLLS, setting_words
 from kstore.explained.time_scale import duration, even_steps
 
 if TYPE_CHECKING:
-    from kstore.explained.explained_plan import Plan, PlannedSegment, Range
+    from kstore.explained.explained_plan import Plan, PlannedRange, PlannedSegment
 
 __all__ = ["differences", "picture"]
 
@@ -224,7 +224,7 @@ def _lives(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
     """Draw how long a record is readable, and how long its bytes stay."""
     lines = [svg.text(_MARGIN, y + 14, "How long a record stays: least, typical, most", size=15, bold=True)]
     y += 28
-    ranges: list[tuple[_Drawn, str, Range | None]] = []
+    ranges: list[tuple[_Drawn, str, PlannedRange | None]] = []
     for each in drawn:
         ranges += [(each, "readable", each.plan.life_ms), (each, "on the disk", each.plan.freed_ms)]
     end = max((found.most for _, _, found in ranges if found is not None), default=1) or 1
@@ -242,7 +242,7 @@ def _lives(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
     return lines, bottom + 28
 
 
-def _range(each: _Drawn, found: Range, y: float, end: int) -> Iterator[str]:
+def _range(each: _Drawn, found: PlannedRange, y: float, end: int) -> Iterator[str]:
     left, middle, right = (_x(value, end) for value in found)
     yield svg.box(left, y + 5, max(right - left, 3), _BAR, f"{each.fill} {each.line}")
     yield svg.line(middle, y + 3, middle, y + _BAR + 7, each.line, width=3)

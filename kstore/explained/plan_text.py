@@ -12,7 +12,7 @@ from kstore.explained.segment_words import ROLLS, setting_words, value_words
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
-    from kstore.explained.explained_plan import Load, Plan, Range
+    from kstore.explained.explained_plan import Load, Plan, PlannedRange
 
 __all__ = ["plan_text", "plans_text"]
 
@@ -108,13 +108,13 @@ def _clock(ms: int) -> str:
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}"
 
 
-def _range(what: str, found: Range | None, show: Callable[[int], str]) -> tuple[str, str, str, str]:
+def _range(what: str, found: PlannedRange | None, show: Callable[[int], str]) -> tuple[str, str, str, str]:
     if found is None:
         return what, "-", "no end", "no end"
     return what, show(found.least), show(found.typical), show(found.most)
 
 
-def _short(found: Range | None, show: Callable[[int], str]) -> str:
+def _short(found: PlannedRange | None, show: Callable[[int], str]) -> str:
     return "no end" if found is None else " / ".join(dict.fromkeys(map(show, found)))
 
 

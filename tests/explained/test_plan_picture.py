@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstore.explained.explained_plan import Plan, Range
+from kstore.explained.explained_plan import Plan, PlannedRange
 from kstore.explained.plan_picture import differences, picture
 from tests.support import pictured
 from tests.support.explained_facts import DAY, HOSTILE, MINUTE, plan
@@ -49,7 +49,7 @@ PLANS = [
     plan(fill_ms=6000, keep_ms=1),
     plan(segments=(), disk=(), steady_ms=None, life_ms=None, freed_ms=None),
     plan(disk=((0, 0),), steady_ms=0),
-    plan(life_ms=Range(0, 0, 0), freed_ms=Range(0, 0, 0)),
+    plan(life_ms=PlannedRange(0, 0, 0), freed_ms=PlannedRange(0, 0, 0)),
     plan(settings={HOSTILE * 9: HOSTILE * 9, "cleanup.policy": ("compact", "delete")}, given=frozenset({HOSTILE * 9})),
 ]
 

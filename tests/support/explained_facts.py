@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes, Remedy
-from kstore.explained.explained_plan import Load, Plan, PlannedSegment, Range
+from kstore.explained.explained_plan import Load, Plan, PlannedRange, PlannedSegment
 from kstore.explained.explanation import (
     CheckTimes,
     ExplainedRecord,
@@ -227,11 +227,11 @@ def plan(*, fill_ms: int = FILLED + 5000, keep_ms: int = KEPT, count: int = 12, 
         segment_count=1000,
         roll_reasons={"size": 999},
         disk=kept,
-        disk_bytes=Range(20_000, 30_000, 50_000),
-        index_bytes=Range(200, 300, 400),
-        life_ms=Range(keep_ms, keep_ms + fill_ms // 2, keep_ms + fill_ms + 5 * MINUTE),
-        freed_ms=Range(keep_ms + MINUTE, keep_ms + fill_ms // 2 + MINUTE, keep_ms + fill_ms + 6 * MINUTE),
-        live_segments=Range(2, 3, 4),
+        disk_bytes=PlannedRange(20_000, 30_000, 50_000),
+        index_bytes=PlannedRange(200, 300, 400),
+        life_ms=PlannedRange(keep_ms, keep_ms + fill_ms // 2, keep_ms + fill_ms + 5 * MINUTE),
+        freed_ms=PlannedRange(keep_ms + MINUTE, keep_ms + fill_ms // 2 + MINUTE, keep_ms + fill_ms + 6 * MINUTE),
+        live_segments=PlannedRange(2, 3, 4),
         files=12,
         descriptors=6,
         first_acting="segment.bytes",
