@@ -125,8 +125,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore explain data/orders-0 --offset 12 -c retention.ms=3600000 --at 2013-06-01T09:45",
     ),
     "plan": (
-        "What settings do under a load, before they are changed ([the page about it](explain.md)). `--like` measures the "
-        "load of a topic and takes the settings that a store keeps for it; `--wish` compares with other settings. "
+        "What settings do under a load, before they are changed ([the page about it](explain.md)). `--like` measures "
+        "the load of a topic and takes the settings that a store keeps for it; `--wish` compares with other settings. "
         "`--html FILE` writes a page with pictures.",
         "$ kstore plan -c retention.ms=600000 -c segment.bytes=16384 --rate 0.2 --record-bytes 150",
         "$ kstore plan --like data/orders --wish segment.ms=300000 --wish retention.ms=600000",
