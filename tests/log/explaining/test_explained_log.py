@@ -382,7 +382,9 @@ def test_compaction_waits_for_a_transaction_and_retention_does_not(partition: Pa
         assert [each.earliest_ms for each in found.segments] == [NOW + 1 + 2 * each + MINUTE + 1 for each in range(4)]
 
 
-@pytest.mark.parametrize(("key", "said"), [(b"k", "No newer record of its key is below offset 1:"), (None, "It has no key, so")])
+@pytest.mark.parametrize(
+    ("key", "said"), [(b"k", "No newer record of its key is below offset 1:"), (None, "It has no key, so")]
+)
 def test_a_record_of_a_compacted_log_is_told_what_waits_for_it(partition: Path, key: bytes | None, said: str) -> None:
     with kstore.Log.open(partition, clock=ManualClock(NOW)) as log:
         log.append(b"v", key=key)
