@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -163,7 +164,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("made", SAID, ids=lambda made: made.__name__)
-def test_one_sentence_says_why_a_record_is_there_and_when_it_goes(made: type[Explanation]) -> None:
+def test_one_sentence_says_why_a_record_is_there_and_when_it_goes(made: Callable[[], Explanation]) -> None:
     of = made()
     assert of.record is not None
     assert headline(of, of.record) == SAID[made]
@@ -172,7 +173,7 @@ def test_one_sentence_says_why_a_record_is_there_and_when_it_goes(made: type[Exp
 @pytest.mark.parametrize(
     "made", [*SAID, of_hostile_name, of_a_hostile_key, of_seven_days], ids=lambda made: made.__name__
 )
-def test_the_life_of_every_record_is_drawn_soundly(made: type[Explanation]) -> None:
+def test_the_life_of_every_record_is_drawn_soundly(made: Callable[[], Explanation]) -> None:
     of = made()
     assert of.record is not None
     for titled in (True, False):

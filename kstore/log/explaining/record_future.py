@@ -97,7 +97,8 @@ def _compaction(found: Walk, config: LogConfig, newer: Newer | None) -> Iterator
         yield "It has no key, so the next cleaning of its segment drops it."
         return
     if newer.offset >= 0:
-        yield f"A newer record of its key is at offset {newer.offset}: the next cleaning that reads both drops this one."
+        where = f"at offset {newer.offset}"
+        yield f"A newer record of its key is {where}: the next cleaning that reads both removes this one."
         return
     yield f"No newer record of its key is below offset {newer.end_offset}: compaction keeps it until there is one."
     if record.value is None:

@@ -42,7 +42,7 @@ def test_a_superseded_record_is_told_which_one_replaces_it(log: kstore.Log) -> N
     found = log.explain(offset=0).record
     assert found is not None
     assert found.future[-1] == (
-        "A newer record of its key is at offset 2: the next cleaning that reads both drops this one."
+        "A newer record of its key is at offset 2: the next cleaning that reads both removes this one."
     )
 
 
