@@ -105,7 +105,10 @@ class Plan:
     roll_reasons: Mapping[str, int]
     """How many rolls there were for each reason."""
     disk: tuple[tuple[int, int], ...]
-    """The size of the log over time: (time, bytes on the disk), up to `simulated_ms`."""
+    """The size of the log over time: (milliseconds since the start, bytes on the disk), up to `simulated_ms`.
+
+    It changes evenly between two points; two points at one time are before and after a deletion.
+    """
     disk_bytes: PlannedRange
     """The space on the disk from `steady_ms` on, or of the whole time: logs, indexes, snapshots, deleted files."""
     index_bytes: PlannedRange

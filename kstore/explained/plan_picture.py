@@ -122,10 +122,8 @@ def _disk(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
         points = _thinned(each.plan.disk, end)
         if not points:
             continue
-        steps = [(_x(points[0][0], end), bottom - _GRAPH * points[0][1] / most)]
-        along = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}"
-        for time, value in points[1:]:
-            along += f"H{_x(time, end):.1f}V{bottom - _GRAPH * value / most:.1f}"
+        corners = (f"{_x(time, end):.1f} {bottom - _GRAPH * value / most:.1f}" for time, value in points)
+        along = f"M{'L'.join(corners)}"
         steady, x = each.plan.steady_ms, _x(points[-1][0], end)
         if steady is None:
             along += f"H{_x(end, end):.1f}"
@@ -156,7 +154,7 @@ def _thinned(disk: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]
     for number in range(_POINTS // 2):
         part = shown[len(shown) * number // (_POINTS // 2) : len(shown) * (number + 1) // (_POINTS // 2)]
         ends = (min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1]))
-        kept += sorted(set(ends))
+        kept += [part[at] for at in sorted(set(map(part.index, ends)))]
     return kept
 
 

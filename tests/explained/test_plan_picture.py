@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -65,5 +67,23 @@ def test_a_long_line_keeps_its_peaks_in_few_points() -> None:
     svg = pictured.check(picture(plan(disk=points, steady_ms=None)))
     assert len(svg) < 30_000
     assert "9.8 KiB" in pictured.texts(svg)
-    top = min(float(part.split("H")[0].split('"')[0]) for part in svg.split("V")[1:] if part[0].isdigit())
-    assert top < 200
+    assert min(y for _, y in line(svg)) < 200
+
+
+def test_the_disk_grows_evenly_between_two_points_and_falls_at_once() -> None:
+    first, before, after, last = line(pictured.check(picture(plan(disk=((0, 0), (8, 400), (8, 100), (16, 400)), steady_ms=None))))
+    assert before[0] == after[0] == (first[0] + last[0]) / 2
+    assert before[1] == last[1] < after[1] < first[1]
+
+
+def test_a_long_line_falls_where_much_is_deleted() -> None:
+    points = [*((number, number) for number in range(9001)), *((9000 + number, number) for number in range(9001))]
+    drawn = line(pictured.check(picture(plan(disk=tuple(points), steady_ms=None))))
+    [(before, after)] = [(one[1], other[1]) for one, other in pairwise(drawn) if one[0] == other[0]]
+    assert before < after
+
+
+def line(svg: str) -> list[tuple[float, float]]:
+    """Return the points of the line of the disk."""
+    [along] = re.findall(r'class="nowline" fill="none" stroke-width="2" d="M([0-9. ]+(?:L[0-9. ]+)*)', svg)
+    return [(float(x), float(y)) for x, y in (each.split() for each in along.split("L"))]
