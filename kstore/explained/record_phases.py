@@ -206,7 +206,7 @@ class _Life:
         if checks.by == "caller":
             return "The log is open alone: it deletes when apply_retention is called."
         every = f" every {duration(checks.interval_ms)}" if checks.interval_ms else ""
-        who = {"cleaner": "The cleaner", "broker": "The broker"}.get(checks.by, "The store")
+        who = {"cleaner": "The cleaner", "broker": "The broker or store"}.get(checks.by, "The store")
         return f"{who} checks{every}."
 
     def _check(self) -> Phase:

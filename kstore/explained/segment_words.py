@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kstore.base.numbers import NEVER, size
+from kstore.base.times import show
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
-    from kstore.explained.explanation import ExplainedSegment
+    from kstore.explained.explanation import CheckTimes, ExplainedSegment
 
 __all__ = [
     "ROLLS",
+    "check_words",
     "fate",
     "hold_words",
     "kind_of",
@@ -114,6 +116,20 @@ def value_words(name: str, value: object) -> str:
     if name.endswith(".ms"):
         return duration(value)
     return size(value) if name.endswith(".bytes") else f"{value:,}"
+
+
+def check_words(checks: CheckTimes) -> str:
+    """Return who checks what may be deleted, and when."""
+    if checks.by == "caller":
+        return "no store has the log open: only kstore retain or a call of apply_retention deletes segments"
+    who = {
+        "store": "the store checks what may be deleted",
+        "broker": "a broker or store that has the directory open checks what may be deleted",
+        "cleaner": "each pass of the cleaner checks what may be deleted",
+    }.get(checks.by, f"{checks.by} checks what may be deleted")
+    period = "" if checks.interval_ms is None else f" every {duration(checks.interval_ms)}"
+    following = "" if checks.next_ms is None else f", next at {show(checks.next_ms)}"
+    return f"{who}{period}{following}"
 
 
 def sentence(text: str) -> str:

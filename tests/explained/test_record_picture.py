@@ -239,7 +239,7 @@ def test_a_limit_of_size_is_drawn_in_bytes() -> None:
         "newer: 7.9 KiB",
         "retention.bytes keeps 9.9 KiB",
         "Deleted at the first check after that",
-        "The broker checks every 5 minutes. No reader sees it from then on. Off the disk 1 minute later.",
+        "The broker or store checks every 5 minutes. No reader sees it from then on. Off the disk 1 minute later.",
     } <= set(found)
 
 
