@@ -218,6 +218,9 @@ def test_a_store_tells_its_next_check_and_the_cleaners_next_pass(root: Path) -> 
         with kstore.Store.open(root, mode="r", config=config) as reader:
             assert reader.log("deleted", 0).explain().checks == CheckTimes("broker", None, MINUTE)
             assert reader.log("compacted", 0).explain().checks == CheckTimes("cleaner", None, 20 * SECOND)
+            assert (reader.log("deleted", 0).explain().note or "").startswith(f"A store wrote {root}: the settings")
+            assert reader.log("compacted", 0).explain().note is None
+        with kstore.Store.open(root, mode="r", config={**config, "retention.ms": "1000"}) as reader:
             assert reader.log("deleted", 0).explain().note is None
 
 
