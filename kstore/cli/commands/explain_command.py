@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
@@ -20,9 +20,6 @@ from kstore.explained.explanation import Explanation
 from kstore.explained.explanation_text import explanation_text
 from kstore.log.hosted_log import HostedLog
 from kstore.store.store import Store
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["run"]
 

@@ -41,7 +41,7 @@ _EXAMPLES = """examples:
   kstore plan --like data/orders --wish segment.ms=300000
   kstore plan --like data/orders-0 --wish retention.bytes=1073741824 --html plan.html
 """
-_BROKERS_DEFAULT = "That default deletes nothing by age, a broker's after 7 days"
+_BROKERS_DEFAULT = "kstore's default of retention.ms deletes nothing by age; Kafka's deletes after 7 days."
 
 
 def run(arguments: list[str]) -> int:
@@ -108,7 +108,7 @@ def run(arguments: list[str]) -> int:
     if asked.wish:
         wishes = _wishes(asked.wish)
         wished = planned(_with(config, LogConfig.resolve(wishes)), _with(broker, BrokerConfig.resolve(wishes)))
-    _show(asked, today, wished, found, None if asked.like is None else _note(asked.like, given))
+    _show(asked, today, wished, found, None if asked.like is None else _note(asked.like, config, given))
     return 0
 
 
@@ -166,7 +166,9 @@ def _with(settings: T, wished: T) -> T:
     return settings.replace(**{name: getattr(wished, name) for name in wished.explicit})
 
 
-def _note(path: str, given: dict[str, str] | None) -> str | None:
+def _note(path: str, config: LogConfig, given: dict[str, str] | None) -> str | None:
+    if not config.deletes:
+        return None  # retention.ms does not count
     return command_paths.note_on_broker([path], given, "retention.ms", _BROKERS_DEFAULT)
 
 
