@@ -79,7 +79,7 @@ def _partitions(partitions: Sequence[ExplainedPartition], most: int | None) -> I
             size(each.log_bytes),
             each.segments,
             size(each.expired_bytes),
-            ", ".join(f"{CAUSES[held.cause][1] if held.cause in CAUSES else held.cause}: {size(held.size_bytes)}" for held in each.held) or "-",
+            ", ".join(f"{CAUSES[held.cause][1]}: {size(held.size_bytes)}" for held in each.held) or "-",
         )
         for each in partitions[:most]
     ]

@@ -71,7 +71,9 @@ def test_a_long_line_keeps_its_peaks_in_few_points() -> None:
 
 
 def test_the_disk_grows_evenly_between_two_points_and_falls_at_once() -> None:
-    first, before, after, last = line(pictured.check(picture(plan(disk=((0, 0), (8, 400), (8, 100), (16, 400)), steady_ms=None))))
+    first, before, after, last = line(
+        pictured.check(picture(plan(disk=((0, 0), (8, 400), (8, 100), (16, 400)), steady_ms=None)))
+    )
     assert before[0] == after[0] == (first[0] + last[0]) / 2
     assert before[1] == last[1] < after[1] < first[1]
 
