@@ -76,7 +76,9 @@ class Remedy:
     explanation: str
     """The effect in words."""
     from_ms: int | None = None
-    """From when on a check deletes all of these bytes, if something is appended now; None for the next check."""
+    """From when on a check deletes all of these bytes, if something is appended now, in milliseconds since the epoch;
+    None for the next check.
+    """
     is_at_most: bool = False
     """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 

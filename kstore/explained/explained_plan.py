@@ -54,7 +54,7 @@ class Load:
 class PlannedSegment:
     """A segment of a plan.
 
-    Immutable, so threads may share it.
+    Times are in milliseconds from the start of the plan. Immutable, so threads may share it.
     """
 
     base_offset: int
@@ -83,7 +83,8 @@ class PlannedSegment:
 class Plan:
     """What settings do under a load: segments, disk, lifetimes, and what to change.
 
-    Sizes on the disk are those of whole blocks of 4 KiB, as `du` counts them.
+    Times are in milliseconds from the start of the plan. Sizes on the disk are those of whole blocks of 4 KiB, as `du`
+    counts them.
     `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the segments, `to_html()` a page;
     notebooks show a picture. Immutable, so threads may share it.
     """

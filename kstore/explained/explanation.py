@@ -36,10 +36,12 @@ class CheckTimes:
     """
 
     next_ms: int | None
-    """When the next check is; None if it is not known, because another process makes it or a caller does."""
+    """When the next check is, in milliseconds since the epoch; None if it is not known, because another process makes
+    it or a caller does.
+    """
 
     interval_ms: int | None
-    """The time between two checks; None if only a caller checks."""
+    """The milliseconds between two checks; None if only a caller checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,16 @@ class DeletedFile:
     size_bytes: int
     """Its size."""
     gone_ms: int | None
-    """When it is unlinked; None if that is not known, because another process deleted it."""
+    """When it is unlinked, in milliseconds since the epoch; None if that is not known, because another process deleted
+    it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSegment:
     """A segment: why the log rolled from it to the next, why it is kept, and when it is deleted.
 
-    Immutable, so threads may share it.
+    Times are in milliseconds since the epoch. Immutable, so threads may share it.
     """
 
     base_offset: int
@@ -101,7 +105,7 @@ class ExplainedSegment:
     """What keeps it now, under fixed names: "log_start", "policy" (`cleanup.policy` has no delete), "high_watermark",
     "retention.ms", "retention.bytes", "no_limit" (neither is set), "future_record" (a timestamp ahead of the clock),
     "earlier_segment" (only a prefix of the log is deleted), "only_segment" (it is active and empty), "check" (the next
-    check deletes it). Empty never; if there are several, the first decides when it is deleted.
+    check deletes it). Never empty; if there are several, the first decides when it is deleted.
     """
     explanation: str
     """Why it is kept and when it is deleted, in words."""
@@ -148,7 +152,7 @@ class LookupStep:
 class ExplainedRecord:
     """One record: where it lies, how a lookup finds it, and when it is deleted.
 
-    Immutable, so threads may share it.
+    Times are in milliseconds since the epoch. Immutable, so threads may share it.
     """
 
     offset: int
@@ -208,7 +212,7 @@ class Explanation:
     path: str
     """The log's directory."""
     at_ms: int
-    """The moment that is explained."""
+    """The moment that is explained, in milliseconds since the epoch."""
     log_start_offset: int
     """The log start offset."""
     log_end_offset: int
