@@ -79,12 +79,16 @@ def _partitions(partitions: Sequence[ExplainedPartition], most: int | None) -> I
             size(each.log_bytes),
             each.segments,
             size(each.expired_bytes),
-            ", ".join(f"{CAUSES[held.cause][1]}: {size(held.size_bytes)}" for held in each.held) or "-",
+            ", ".join(f"{_cause(held.cause)}: {size(held.size_bytes)}" for held in each.held) or "-",
         )
         for each in partitions[:most]
     ]
     yield from table_lines(("partition", "on disk", "log", "segments", "goes next", "what holds it"), rows)
     yield from _left_out(len(partitions) - len(rows), "partition")
+
+
+def _cause(cause: str) -> str:
+    return CAUSES[cause][1] if cause in CAUSES else cause
 
 
 def _held(found: DiskExplanation, most: int | None) -> Iterator[str]:

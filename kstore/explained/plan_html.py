@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kstore.base.numbers import size
 from kstore.explained import html_page, plan_picture
-from kstore.explained.segment_words import ROLLS, value_words
+from kstore.explained.segment_words import roll_name, value_words
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ def plan_parts(plan: Plan, other: Plan | None = None) -> list[str]:
     parts.append(html_page.section("In numbers", [figures]))
     settings = html_page.table("Settings", ("Setting", *names), _settings(plans))
     parts.append(html_page.section("Settings", [settings]))
+    notes = dict.fromkeys(note for each in plans for note in each.notes)
+    if notes:
+        parts.append(html_page.section("Notes", map(html_page.paragraph, notes)))
     return parts
 
 
@@ -49,7 +52,7 @@ def plan_fragment(plan: Plan) -> str:
 def _figures(plans: Sequence[Plan]) -> list[list[str]]:
     rows = {
         "Planned time": [duration(plan.duration_ms) for plan in plans],
-        "Repeats from": ["-" if plan.steady_ms is None else duration(plan.steady_ms) for plan in plans],
+        "First deletion after": ["-" if plan.steady_ms is None else duration(plan.steady_ms) for plan in plans],
         "Records a second": [f"{plan.load.rate:g}" for plan in plans],
         "Bytes of a record": [f"{plan.load.record_bytes:g}" for plan in plans],
         "On the disk: least, typical, most": [_sizes(plan.disk_bytes) for plan in plans],
@@ -81,10 +84,7 @@ def _settings(plans: Sequence[Plan]) -> list[list[str]]:
 
 
 def _reasons(plan: Plan) -> str:
-    words = (
-        (ROLLS.get(reason, reason).removeprefix("rolled by "), count) for reason, count in plan.roll_reasons.items()
-    )
-    return "; ".join(f"{reason.removeprefix('rolled: ')}: {count:,}" for reason, count in words) or "-"
+    return "; ".join(f"{roll_name(reason)}: {count:,}" for reason, count in plan.roll_reasons.items()) or "-"
 
 
 def _sizes(found: PlannedRange) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kstore.base.numbers import size
 from kstore.explained import svg
-from kstore.explained.segment_words import ROLLS, setting_words
+from kstore.explained.segment_words import roll_name, setting_words
 from kstore.explained.time_scale import duration, even_steps
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _disk(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
         if steady is not None and 0 < steady < end:
             x = _x(steady, end)
             lines.append(svg.line(x, top - 6 - 15 * number, x, bottom, each.line, width=1.2, dash="2 4"))
-            words = f"repeats from {_span(steady)} on"
+            words = f"first deletion after {_span(steady)}"
             lines.append(svg.label(x, top - 10 - 15 * number, words, each.ink, left=_LEFT, right=_RIGHT + 40))
     return lines, bottom + 28
 
@@ -190,9 +190,7 @@ def _segments(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
 
 
 def _segment(each: _Drawn, segment: PlannedSegment, y: float, end: int) -> Iterator[str]:
-    rolled = (
-        ROLLS.get(segment.roll_reason or "", "active at the end").removeprefix("rolled by ").removeprefix("rolled: ")
-    )
+    rolled = roll_name(segment.roll_reason) if segment.roll_reason else "active at the end"
     room = _LEFT - _MARGIN - 12
     words = f"{size(segment.size_bytes)}, {rolled}"
     yield svg.text(_MARGIN, y + 18, svg.fitted(words, room, 12), "soft", size=12)

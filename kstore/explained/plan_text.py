@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
-from kstore.explained.segment_words import ROLLS, setting_words, value_words
+from kstore.explained.segment_words import roll_name, setting_words, value_words
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
@@ -131,10 +131,7 @@ def _span(ms: int) -> str:
 
 
 def _rolls(plan: Plan) -> str:
-    words = [
-        f"{ROLLS.get(reason, reason).removeprefix('rolled by ').removeprefix('rolled: ')} {count:,}"
-        for reason, count in plan.roll_reasons.items()
-    ]
+    words = [f"{roll_name(reason)} {count:,}" for reason, count in plan.roll_reasons.items()]
     return ", ".join(words) or "it does not"
 
 

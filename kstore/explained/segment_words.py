@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from kstore.explained.explanation import CheckTimes, ExplainedSegment
 
 __all__ = [
-    "ROLLS",
     "check_words",
     "fate",
     "hold_words",
     "kind_of",
     "offsets",
+    "roll_name",
     "roll_words",
     "sentence",
     "setting_words",
     "value_words",
 ]
 
-ROLLS = {
+_ROLLS = {
     "size": "rolled by segment.bytes",
     "time": "rolled by segment.ms",
     "offset_index_full": "rolled: .index full",
@@ -52,11 +52,16 @@ _HOLDS = {
 _KINDS = {"check": "going", "future_record": "future"}
 
 
+def roll_name(reason: str) -> str:
+    """Return what made a log roll, without a verb: "segment.bytes" for "size"."""
+    return _ROLLS.get(reason, reason).removeprefix("rolled by ").removeprefix("rolled: ")
+
+
 def roll_words(segment: ExplainedSegment) -> str:
     """Return why the log rolled from the segment; empty if it is active or no reason is known."""
     if segment.roll_reason is None:
         return "active" if segment.is_active else ""
-    words = ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
+    words = _ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
     return f"{words}, inferred" if segment.is_roll_inferred else words
 
 

@@ -37,20 +37,19 @@ class _Field:
     """A setting in the form. Immutable, so threads may share it."""
 
     name: str
-    label: str
     hint: str
 
 
 SETTINGS = (
-    _Field("segment.bytes", "segment.bytes", "1073741824"),
-    _Field("segment.ms", "segment.ms", "7d"),
-    _Field("retention.ms", "retention.ms", "-1"),
-    _Field("retention.bytes", "retention.bytes", "-1"),
-    _Field("cleanup.policy", "cleanup.policy", "delete"),
-    _Field("index.interval.bytes", "index.interval.bytes", "4096"),
-    _Field("segment.index.bytes", "segment.index.bytes", "10485760"),
-    _Field("file.delete.delay.ms", "file.delete.delay.ms", "1m"),
-    _Field("log.retention.check.interval.ms", "log.retention.check.interval.ms", "5m"),
+    _Field("segment.bytes", "1073741824"),
+    _Field("segment.ms", "7d"),
+    _Field("retention.ms", "-1"),
+    _Field("retention.bytes", "-1"),
+    _Field("cleanup.policy", "delete"),
+    _Field("index.interval.bytes", "4096"),
+    _Field("segment.index.bytes", "10485760"),
+    _Field("file.delete.delay.ms", "1m"),
+    _Field("log.retention.check.interval.ms", "5m"),
 )
 """The settings that can be given; no other name is taken from a request."""
 
