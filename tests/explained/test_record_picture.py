@@ -141,8 +141,8 @@ SAID = {
     f"17:46:40, and age counts from there; {BY} 2030-03-17 18:01:40 on, at the latest.",
     without_limit: "Record 17 stays for ever: neither retention.ms nor retention.bytes is set.",
     of_compaction: "Record 17 stays: cleanup.policy is compact, so neither age nor size deletes it.",
-    superseded: "Record 17 is superseded by the record at offset 27, which has the same key; it stays until the cleaner "
-    "rewrites its segment without it.",
+    superseded: "Record 17 is superseded by the record at offset 27, which has the same key; it stays until the "
+    "cleaner rewrites its segment without it.",
     of_the_newest: "Record 17 stays: it is the newest record of its key that was found, and cleanup.policy is compact, "
     "so neither age nor size deletes it.",
     of_a_tombstone: "Record 17 is a tombstone, which tells that its key is deleted: a cleaning drops it after "
