@@ -27,7 +27,7 @@ def impatient(patience: float) -> type[Any]:
 
         def connection_made(self, transport: Transport) -> None:
             super().connection_made(transport)
-            self._answered = None  # the request that was answered last when the connection was looked at
+            self._answered: Any = None  # the request that was answered last when the connection was looked at
             self._next_look = self.loop.call_later(patience, self._look)
 
         def connection_lost(self, exc: Exception | None) -> None:
