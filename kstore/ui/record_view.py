@@ -15,6 +15,7 @@ from kstore._core import Record, RecordBatch, decode_batches
 from kstore.codec.coordinator.record_texts import control_text
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.log.log import Log
+from kstore.ui.viewed_store import UNPACKED_BYTES
 
 __all__ = [
     "Found",
@@ -33,8 +34,6 @@ PAGE_RECORDS = 50
 READ_BYTES = 16 << 20
 """The most bytes of batches that one request reads, apart from the first batch, which is read whole."""
 SEARCH_BYTES = 32 << 20
-UNPACKED_BYTES = 64 << 20
-"""The most bytes that one batch may decompress to."""
 LOOKED_AT_BYTES = 128 << 20
 """The most bytes of decompressed records that one request looks at, apart from the first record."""
 _RECORD_BYTES = 100  # what a record costs however small it is

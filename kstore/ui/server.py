@@ -61,6 +61,7 @@ class Server:
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
+                log_level="critical",  # clients without the token could fill the terminal with warnings
                 access_log=False,  # it would have the token
                 server_header=False,
                 proxy_headers=False,

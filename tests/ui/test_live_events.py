@@ -172,7 +172,3 @@ def test_a_hostile_address_of_a_stream_is_refused(orders: Pages) -> None:
         ("/live/partition/%2e%2e/0/0", 404),
     ):
         assert orders.ask(path).status == status
-
-
-def test_head_of_a_stream_ends(orders: Pages) -> None:
-    assert orders.ask(LIVE, "HEAD").status == 200
