@@ -28,7 +28,7 @@ class HeldBytes:
     cause: str
     """A name of `ExplainedSegment.holds`, or "deleted" (files that wait for `file.delete.delay.ms`)."""
     size_bytes: int
-    """The bytes."""
+    """Bytes of `.log` files; for "deleted" space on the disk."""
     explanation: str
     """What holds them, and until when, in words."""
 

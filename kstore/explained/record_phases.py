@@ -87,11 +87,12 @@ class _Life:
     def _filling(self) -> Phase:
         segment, end, start = self.segment, self.filled, self._began()
         held = segment_words.offsets(segment.base_offset, segment.next_offset).replace(" ", "")
-        words = f"A file of records, deleted as a whole: offsets {held}, {size(segment.size_bytes)}. "
+        whole = "" if "policy" in segment.holds else ", deleted as a whole"
+        words = f"A file of records{whole}: offsets {held}, {size(segment.size_bytes)}. "
         if segment.is_active:
             grows = segment.due_ms is not None
             words += "Each new record there keeps the older ones longer." if grows else "New records go there."
-            return Phase("Its segment fills", words, start, end, "active", _between(start, end))
+            return Phase("Its segment is still filling", words, start, end, "active", _between(start, end))
         rolled = segment_words.roll_words(segment)
         words += f"The log {rolled.replace(':', ': its', 1) if ':' in rolled else rolled}." if rolled else ""
         title = f"Segment ends {self.clock(end)}" if end is not None else "Segment ends"
@@ -135,7 +136,7 @@ class _Life:
             words = f"No record of the segment has a timestamp: {limit} counts from the last write of its file."
         elif newest > self.at_ms and newest >= start:
             where = self._holder()
-            title, words = f"False date {clock(newest)}", f"A timestamp of the segment is still to come{where}."
+            title, words = f"Timestamp {clock(newest)}", f"A record of the segment is from the future{where}."
             before = [Phase(title, words, start, newest, "future", _between(start, newest))]
             start, words = newest, f"{limit} counts from that timestamp."
         elif newest + kept + 1 < due:
@@ -177,11 +178,11 @@ class _Life:
         if by is not None:
             time = record.superseded_timestamp
             when = "" if time is None else f" {self.clock(time)}"
-            words = f"Offset {by:,} has the same key. The next cleaning that reads both removes the older record."
+            words = f"Offset {by:,} has the same key. The cleaner rewrites segments without such older records."
             now = self.at_ms if time is None else max(time, start)
             return [
                 Phase(f"Superseded{when}", words, time, time, "future", f"offset {by:,}", is_point=True),
-                Phase("Until a cleaning removes it", cleaning, now, None, "kept"),
+                Phase("Until the cleaner rewrites its segment", cleaning, now, None, "kept"),
             ]
         if record.searched_offset is None:
             words = "Neither age nor size deletes the segment."
@@ -213,7 +214,7 @@ class _Life:
         """Return the phase in which nothing but a check is missing."""
         earliest, latest = self.record.earliest_ms, self.record.latest_ms
         start = self.segment.due_ms if self.segment.due_ms is not None else earliest
-        words = f"No reader sees it from then on. {self._checks()}"
+        words = f"It waits for a check. {self._checks()} No reader sees it from then on."
         if latest is None:
             return Phase(f"Deleted after {self.clock(earliest)}", words, start, None, "going")
         title = f"Deleted {self._by}{self.clock(latest)}"

@@ -118,7 +118,7 @@ def _words(number: int, phase: Phase, y: float, *, is_here: bool) -> Iterator[st
 def _size(limit: SizeLimit, y: float) -> Iterator[str]:
     """Draw the log as a bar of bytes: the segments that go first, the newer ones, and what they lack to the limit."""
     parts = (
-        (limit.through, "going edge", f"goes: {size(limit.through)}"),
+        (limit.through, "going edge", f"old: {size(limit.through)}"),
         (limit.newer, "sealed edge", f"newer: {size(limit.newer)}"),
         (limit.missing, "paper edge", f"to come: {size(limit.missing)}"),
     )

@@ -48,7 +48,7 @@ def headline(explanation: Explanation, record: ExplainedRecord) -> str:
     if "policy" in segment.holds and record.earliest_ms is None:
         return f"{name} {_of_compaction(explanation, record)}."
     if segment.holds[0] == "no_limit" and record.earliest_ms is None:
-        return f"{name} stays for ever, or until retention.ms or retention.bytes is set: {_stays(segment)}."
+        return f"{name} stays for ever: {_stays(segment)}."
     return (
         f"{name} is still there because {_because(explanation, segment, clock)}; {_goes(explanation, record, clock)}."
     )
@@ -150,8 +150,8 @@ def _of_compaction(explanation: Explanation, record: ExplainedRecord) -> str:
     """Return why a record is there that only a cleaning removes."""
     policy = explanation.settings.get("cleanup.policy") or "empty"
     if record.superseded_by is not None:
-        newer = f"offset {record.superseded_by:,} has a newer record of its key"
-        return f"is still there because no cleaning has come since {newer}; the next one that reads both removes it"
+        stays = "it stays until the cleaner rewrites its segment without it"
+        return f"is superseded by the record at offset {record.superseded_by:,}, which has the same key; {stays}"
     rule = f"cleanup.policy is {policy}, so neither age nor size deletes it"
     if record.searched_offset is None:
         return f"stays: {rule}"
@@ -163,7 +163,7 @@ def _of_compaction(explanation: Explanation, record: ExplainedRecord) -> str:
 def _stays(segment: ExplainedSegment) -> str:
     """Return why nothing deletes a segment."""
     if "no_limit" in segment.holds:
-        return "neither sets a limit"
+        return "neither retention.ms nor retention.bytes is set"
     if "policy" in segment.holds:
         return "cleanup.policy has no delete"
     return segment.explanation.rstrip(".") or "its segment is kept"

@@ -139,10 +139,10 @@ SAID = {
     usual: f"Record 17 is still there because {IS_YOUNG}; {BY} 12:24:00 on, at the latest.",
     of_the_future: "Record 17 is still there because a record of its segment has a timestamp in the future, 2030-03-17 "
     f"17:46:40, and age counts from there; {BY} 2030-03-17 18:01:40 on, at the latest.",
-    without_limit: "Record 17 stays for ever, or until retention.ms or retention.bytes is set: neither sets a limit.",
+    without_limit: "Record 17 stays for ever: neither retention.ms nor retention.bytes is set.",
     of_compaction: "Record 17 stays: cleanup.policy is compact, so neither age nor size deletes it.",
-    superseded: "Record 17 is still there because no cleaning has come since offset 27 has a newer record of its key; "
-    "the next one that reads both removes it.",
+    superseded: "Record 17 is superseded by the record at offset 27, which has the same key; it stays until the "
+    "cleaner rewrites its segment without it.",
     of_the_newest: "Record 17 stays: it is the newest record of its key that was found, and cleanup.policy is compact, "
     "so neither age nor size deletes it.",
     of_a_tombstone: "Record 17 is a tombstone, which tells that its key is deleted: a cleaning drops it after "
@@ -213,12 +213,12 @@ def test_a_false_date_is_a_phase_of_its_own() -> None:
     found = pictured.texts(record_picture.picture(of))
     titles = [
         "Segment ends 2013-06-01 12:09:05",
-        "False date 2030-03-17 17:46:40",
+        "Timestamp 2030-03-17 17:46:40",
         "Old enough 2030-03-17 17:56:40",
         "Deleted by 2030-03-17 18:01:40",
     ]
     assert [each for each in found if each in titles] == titles
-    assert "the batch that ends at offset 108." in found
+    assert "the batch that ends at offset 108." in " ".join(found)
     assert of.record is not None
     assert total(of, of.record) == ""
 
@@ -235,7 +235,7 @@ def test_a_limit_of_size_is_drawn_in_bytes() -> None:
     found = pictured.texts(record_picture.picture(by_size()))
     assert {
         "Until 2.0 KiB more are appended",
-        "goes: 16.0 KiB",
+        "old: 16.0 KiB",
         "newer: 7.9 KiB",
         "retention.bytes keeps 9.9 KiB",
         "Deleted at the first check after that",
@@ -245,7 +245,7 @@ def test_a_limit_of_size_is_drawn_in_bytes() -> None:
 
 def test_a_superseded_record_has_the_newer_one_beside_it() -> None:
     found = pictured.texts(record_picture.picture(superseded()))
-    assert {"Superseded 12:03:00", "offset 27", "Until a cleaning removes it"} <= set(found)
+    assert {"Superseded 12:03:00", "offset 27", "Until the cleaner rewrites its segment"} <= set(found)
     assert "The newest of its key" in pictured.texts(record_picture.picture(of_the_newest()))
     assert "A tombstone" in pictured.texts(record_picture.picture(of_a_tombstone()))
 

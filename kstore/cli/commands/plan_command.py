@@ -8,13 +8,11 @@ import warnings
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from kstore.base.terminal import escaped
-from kstore.cli import command_options, command_paths
+from kstore.cli import command_options, command_paths, output
 from kstore.cli.command_options import UsageError
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import LogConfig, from_properties
-from kstore.disk import fs
 from kstore.errors import ConfigWarning
 from kstore.explained.explained_plan import Load, Plan
 from kstore.explained.plan_html import plan_page
@@ -184,8 +182,7 @@ def _show(
         return
     if asked.html is not None:
         title = "A plan of a log" if found is None else f"A plan of a log like {found.path}"
-        fs.write_atomically(asked.html, plan_page(today, wished, title=title).encode())
-        print(f"written: {escaped(asked.html)}")
+        output.write_page(asked.html, plan_page(today, wished, title=title))
         return
     if found is not None:
         print(found)
