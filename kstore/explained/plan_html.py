@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["plan_fragment", "plan_page", "plan_parts"]
 
 
-def plan_page(plan: Plan, other: Plan | None = None, *, title: str = "A plan of a log") -> str:
-    """Return the page of a plan, or of two plans side by side."""
-    return html_page.page(title, plan_parts(plan, other), made_by="kstore plan")
+def plan_page(
+    plan: Plan, other: Plan | None = None, *, title: str = "A plan of a log", known: Sequence[str] = ()
+) -> str:
+    """Return the page of a plan, or of two plans side by side; `known` has sentences about where the load is from."""
+    first = [html_page.paragraph(each, "note") for each in known]
+    return html_page.page(title, [*first, *plan_parts(plan, other)], made_by="kstore plan")
 
 
 def plan_parts(plan: Plan, other: Plan | None = None) -> list[str]:

@@ -182,7 +182,9 @@ def _show(
         return
     if asked.html is not None:
         title = "A plan of a log" if found is None else f"A plan of a log like {found.path}"
-        output.write_page(asked.html, plan_page(today, wished, title=title))
+        known = [] if found is None else [str(found), *found.notes]
+        known += [] if note is None else [note]
+        output.write_page(asked.html, plan_page(today, wished, title=title, known=known))
         return
     if found is not None:
         print(found)
