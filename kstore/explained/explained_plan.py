@@ -98,7 +98,7 @@ class Plan:
     duration_ms: int
     """The time that was planned."""
     steady_ms: int | None
-    """From when on the log does not only grow: the first deletion or cleaning. None if nothing goes in this time."""
+    """From when on the log does not only grow: its first deleted files are gone. None if none goes in this time."""
     segments: tuple[PlannedSegment, ...]
     """The first segments, at most 1,000."""
     segment_count: int

@@ -138,9 +138,9 @@ def _rolls(plan: Plan) -> str:
 def _course(plan: Plan) -> str:
     """Return how the log goes on."""
     if plan.steady_ms is None:
-        return "nothing goes in this time"
+        return "no file goes in this time"
     repeats = "" if plan.period_ms is None else f"; everything repeats each {duration(plan.period_ms)}"
-    return f"the first deletion after {duration(plan.steady_ms)}{repeats}"
+    return f"the first deleted files are gone after {duration(plan.steady_ms)}{repeats}"
 
 
 _ROWS: dict[str, Callable[[Plan], str]] = {
@@ -155,6 +155,6 @@ _ROWS: dict[str, Callable[[Plan], str]] = {
     "most files": lambda plan: f"{plan.files:,}",
     "most descriptors": lambda plan: f"{plan.descriptors:,}",
     "acts first": lambda plan: plan.first_acting or "nothing",
-    "first deletion after": lambda plan: "-" if plan.steady_ms is None else duration(plan.steady_ms),
+    "first files gone after": lambda plan: "-" if plan.steady_ms is None else duration(plan.steady_ms),
 }
 """The rows of two plans side by side: least, typical and most in one cell."""

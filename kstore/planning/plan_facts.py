@@ -137,7 +137,7 @@ def _listed(simulation: Simulation) -> list[PlannedSegment]:
         for segment in simulation.log.sealed.each():
             yield planned(segment, None, None)
         growing = simulation.log.growing
-        if growing.size_bytes:
+        if growing.size_bytes and simulation.until_ms == simulation.end_ms:
             active = growing.sealed("")
             yield planned(active._replace(time_entries=growing.time_entries), None, None)
 
@@ -161,7 +161,7 @@ def _notes(simulation: Simulation, config: LogConfig, load: Load) -> Iterator[st
     """Say what the plan takes for granted, and how exact it is."""
     if simulation.is_cut:
         run_ms = simulation.until_ms - simulation.start_ms
-        since = "" if simulation.steady_ms is None else " after the first deletion"
+        since = "" if simulation.first_deletion is None else " after the first deletion"
         yield (
             f"Every event was simulated for {duration(run_ms)}; the rest is taken to go on like the part of it{since}."
         )

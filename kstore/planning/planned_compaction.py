@@ -7,16 +7,16 @@ dirty offset the log has the records from `kept_offset` on, and no others.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
-from functools import partial
 from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from kstore.base.numbers import LONG_MAX
 from kstore.log.compaction.dirtiness import Bound, Dirtiness
 from kstore.log.compaction.segment_groups import Source, group
-from kstore.planning.growing_segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SealedSegment
+from kstore.planning.growing_segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SealedSegment, snapshot_bytes
 from kstore.planning.planned_retention import Checks, Deleted, fact_of
 from kstore.planning.segment_runs import Pattern, SegmentRun, Sums, single, sums_of
 from kstore.planning.space_over_time import Piece
@@ -74,7 +74,7 @@ class PlannedCompaction:
             if self._is_held_back(at):  # what is appended now comes behind that
                 log.append_until(bound)
                 has_more = False
-            elif missing > 0:
+            elif missing > 0 and self._config.max_compaction_lag_ms >= LONG_MAX:
                 grown_ms = log.grown_ms(missing, bound)
                 log.append_until(bound if grown_ms is None else grown_ms)
                 has_more = grown_ms is not None
@@ -104,12 +104,20 @@ class PlannedCompaction:
         """Return when a lag next changes what is eligible, after `now_ms`; None if none does."""
         config = self._config
         due = []
-        if config.max_compaction_lag_ms < LONG_MAX and (oldest := self._oldest_dirty()) is not None:
-            due.append(oldest.first_stamp + config.max_compaction_lag_ms + 1)
+        if config.max_compaction_lag_ms < LONG_MAX and (first_stamp := self._first_stamp()) is not None:
+            due.append(first_stamp + config.max_compaction_lag_ms + 1)
         if config.min_compaction_lag_ms > 0:
             youngest = self._old_dirty(now_ms - config.min_compaction_lag_ms)[1]
             due += [] if youngest is None else [fact_of(youngest).stamp + config.min_compaction_lag_ms]
         return min((ms for ms in due if ms > now_ms), default=None)
+
+    def _first_stamp(self) -> int | None:
+        """Return the first timestamp of the oldest dirty segment; without one, of the active or the next one."""
+        oldest = self._oldest_dirty()
+        if oldest is not None:
+            return oldest.first_stamp
+        growing = self._log.growing
+        return growing.first_stamp if growing.size_bytes else self._log.next_stamp
 
     def _is_eligible(self, ms: int) -> bool:
         return self._dirtiness(ms).is_eligible(self._config.min_cleanable_dirty_ratio)
@@ -149,7 +157,9 @@ class PlannedCompaction:
                 yield run, run.gone
 
     def _oldest_dirty(self) -> SealedSegment | None:
-        return next((run.at(number) for run, number in self._dirty_parts()), None)
+        """Return the dirty segment with the earliest first batch."""
+        firsts = (segment for run, number in self._dirty_parts() for segment in run.earliest(number))
+        return min(firsts, key=attrgetter("first_stamp"), default=None)
 
     def _dirty_bytes(self) -> int:
         return sum(run.between(number, len(run)).size_bytes for run, number in self._dirty_parts())
@@ -163,10 +173,10 @@ class PlannedCompaction:
         """Return the bytes of the dirty segments before the first that is newer than `stamp`, and this one."""
         total = 0
         for run, first in self._dirty_parts():
-            low = bisect_right(range(first, len(run)), stamp, key=partial(_stamp_of, run))
-            total += run.between(first, first + low).size_bytes
-            if first + low < len(run):
-                return total, run.at(first + low)
+            newer = run.first_newer(first, stamp)
+            total += run.between(first, newer).size_bytes
+            if newer < len(run):
+                return total, run.at(newer)
         return total, None
 
     # What.
@@ -240,10 +250,11 @@ class PlannedCompaction:
                 left.append(single(*segments))
                 continue
             new = self._rewritten(segments)
-            written = written.plus(sums_of(new))
+            snapshot = snapshot_bytes(new.base_offset)  # which is that of the first of the old ones
+            written = written.plus(sums_of(new)._replace(disk_bytes=new.disk_bytes - snapshot))
             left.append(single(new))
             run = single(*segments)
-            replaced.append(Deleted(run, 0, len(run), ms, "compaction"))
+            replaced.append(Deleted(run, 0, len(run), ms, "compaction", snapshot))
         self._log.compacted(written, ms)
         return left, replaced
 
@@ -278,10 +289,6 @@ class PlannedCompaction:
         made = SegmentRun(Pattern([one], log.stretch_of(start), start // per_batch, batches), count)
         log.compacted(made.below(count), 0)
         return [made]
-
-
-def _stamp_of(run: SegmentRun, number: int) -> int:
-    return fact_of(run.at(number)).stamp
 
 
 def _below(run: SegmentRun, offset: int) -> int:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 RETENTION = "retention"
 """The reason of a roll by retention, which deletes all segments (SEMANTICS 6.9)."""
 
-_MOST_DIFFERENT = 12
-"""After so many segments of a stretch without a repetition, the next ones are taken to be like them."""
+_MOST_FILLED, _TYPICAL = 1000, 12
+"""After so many segments, those of a stretch that do not repeat are taken to be like some of them, the latest."""
 
 
 class _Earlier(NamedTuple):
@@ -139,9 +139,12 @@ class PlannedLog:
         end = self.stretch.first_at(until_ms + 1)
         before = self.made.segments
         self._append(self.stretch, end, to_roll=True)
-        if self.number:
-            self._note(self.stretch.time(max(self.number - 1, self.stretch.first)))
-        return self.made.segments > before or end == self.stretch.end
+        has_rolled = self.made.segments > before
+        if has_rolled:
+            self._note(self.rolled_ms)
+        elif self.number > self.stretch.first:
+            self._note(self.stretch.time(self.number - 1))
+        return has_rolled or end == self.stretch.end
 
     def _begin(self, stretch: Stretch) -> None:
         assert self.stretch is not None
@@ -178,8 +181,9 @@ class PlannedLog:
             pattern = _pattern(stretch, [each for each in self._recent if each.first >= first])
             self._add_run(stretch, pattern, (end - 1 - self.number) // (self.number - first))
             self._forget()
-        elif len(self._recent) >= _MOST_DIFFERENT:
-            self._typical = [_pattern(stretch, self._recent[:count]) for count in range(1, _MOST_DIFFERENT + 1)]
+        elif self.work > _MOST_FILLED and len(self._recent) >= _TYPICAL:
+            latest = self._recent[-_TYPICAL:]
+            self._typical = [_pattern(stretch, latest[:count]) for count in range(1, _TYPICAL + 1)]
             self.is_exact = False
             self._add_typical(stretch, end)
 

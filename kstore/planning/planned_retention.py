@@ -47,13 +47,14 @@ class _Fact:
 
 
 class Deleted(NamedTuple):
-    """Segments `[first, end)` of a run that one check deletes for one reason."""
+    """Segments `[first, end)` of a run that one check deletes for one reason, or one cleaning replaces."""
 
     run: SegmentRun
     first: int
     end: int
     ms: int
     reason: str
+    kept_bytes: int = 0  # of their files, what stays
 
 
 def fact_of(segment: SealedSegment) -> _Fact:

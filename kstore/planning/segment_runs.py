@@ -5,8 +5,10 @@ Invariant: the sums of a line are those of the segments that it holds.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.planning.growing_segment import SealedSegment
@@ -47,7 +49,7 @@ class Pattern:
     Without a stretch there is no repetition.
     """
 
-    __slots__ = ("batches", "first", "prefix", "segments", "stretch")
+    __slots__ = ("batches", "first", "is_rising", "prefix", "segments", "stretch")
 
     def __init__(
         self, segments: Sequence[SealedSegment], stretch: Stretch | None = None, first: int = 0, batches: int = 0
@@ -56,6 +58,8 @@ class Pattern:
         self.stretch = stretch
         self.first = first
         self.batches = batches
+        following = [*self.segments, self.moved(0, batches)]
+        self.is_rising = all(before.newest <= after.newest for before, after in pairwise(following))
         prefix = [Sums()]
         for segment in self.segments:
             prefix.append(prefix[-1].plus(sums_of(segment)))
@@ -106,10 +110,28 @@ class SegmentRun:
 
     def newest(self, first: int, last: int) -> int:
         """Return the greatest timestamp of the segments from `first` to `last`, both included."""
+        if self._pattern.is_rising:
+            return self.at(last).newest
         # Each repetition is newer than the one before.
-        return max(
-            self.at(number).newest for number in range(max(first, last + 1 - len(self._pattern.segments)), last + 1)
-        )
+        since = max(first, last + 1 - len(self._pattern.segments))
+        return max(self.at(number).newest for number in range(since, last + 1))
+
+    def first_newer(self, first: int, stamp: int) -> int:
+        """Return the first segment from `first` on with a greater timestamp than this; the run's length if none has."""
+        width = len(self._pattern.segments)
+
+        def newest_of(times: int) -> int:
+            return self.newest(times * width, times * width + width - 1)
+
+        whole = bisect_right(range(self.repeats), stamp, key=newest_of)  # repetitions get newer
+        for number in range(max(first, whole * width), len(self)):
+            if self.at(number).newest > stamp:
+                return number
+        return len(self)
+
+    def earliest(self, first: int) -> Iterator[SealedSegment]:
+        """Yield the segments from `first` on of one repetition: all that may be the earliest, by some timestamp."""
+        return self.each(first, min(first + len(self._pattern.segments), len(self)))
 
     def each(self, first: int, end: int) -> Iterator[SealedSegment]:
         """Yield the segments `[first, end)`."""

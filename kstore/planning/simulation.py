@@ -10,12 +10,14 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kstore.base.numbers import NEVER
+from kstore.planning.growing_segment import snapshot_bytes
 from kstore.planning.load_stretches import Stretch
 from kstore.planning.planned_compaction import PlannedCompaction
 from kstore.planning.planned_log import PlannedLog
 from kstore.planning.planned_retention import Checks, Deleted, PlannedRetention
 from kstore.planning.segment_runs import Sums
-from kstore.planning.space_over_time import Piece, SpaceOverTime
+from kstore.planning.space_over_time import Files, Piece, SpaceOverTime
 from kstore.store.cleaner import limits_of
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ MOST_WORK = 4000
 """How much is done one by one before the first deletion, and as much after it: segments that are filled, and
 `_STEP_WORK` for each check or pass. Then the plan is cut."""
 _STEP_WORK = 6
+_MOST_NAMED = 2000  # deleted segments whose names are compared with those of earlier ones
 _MOST_CLEAN = 100  # segments that a state may have for a comparison with others
 
 
@@ -71,9 +74,11 @@ class Simulation:
             self.compaction = PlannedCompaction(config, self.checks, self.log, keys=keys, map_keys=map_keys)
         self.deleted: list[Deleted] = []
         self._freed: deque[int] = deque()  # when deleted files go
+        self._waiting: dict[int, tuple[int, Files]] = {}  # the same, of the segment that had this base offset last
+        self._due: dict[int, list[int]] = {}  # when files of this base offset are unlinked
         self.lives: list[Piece] = []
         self.first_deletion: tuple[int, str] | None = None
-        self.steady_ms: int | None = None
+        self.steady_ms: int | None = None  # when the first deleted files are gone
         self.period_ms: int | None = None
         self.steps = 0
         self.is_cut = False
@@ -92,18 +97,23 @@ class Simulation:
             if moment is None or moment > until_ms:
                 if until_ms == self.until_ms:
                     break
-                self.log.append_until(self._freed.popleft())  # so that the size before and after is exact
+                now_ms = self._freed.popleft()
+                self.log.append_until(now_ms)  # so that the size before and after is exact
                 continue
             self.steps += 1
             self.log.append_until(moment)
             self._act(moment)
             now_ms = moment
-            if self.period_ms is None and self.steady_ms is not None:
+            if self.period_ms is None and self.steady_ms is not None and moment >= self.steady_ms:
                 self._look_for_period(moment)
         else:
             self.is_cut = True
             self.until_ms = now_ms
+        if self.steady_ms is not None and self.steady_ms > self.until_ms:
+            self.steady_ms = None
         self.log.append_until(self.until_ms)
+        for base_offset in tuple(self._waiting):
+            self._free(base_offset, NEVER)
         self._count_all()
 
     @property
@@ -136,18 +146,40 @@ class Simulation:
             self._removes(ms, part.reason)
 
     def _drop(self, part: Deleted) -> Sums:
+        """Note that segments are deleted, and that their files go after `file.delete.delay.ms`."""
         sums = part.run.between(part.first, part.end)
         freed_ms = part.ms + self._config.file_delete_delay_ms
-        self.space.deleted(part.ms, freed_ms, sums.disk_bytes, sums.index_bytes, sums.segments)
+        self.deleted.append(part)
+        self.space.deleted(part.ms, sums.segments)
         if not self._freed or self._freed[-1] != freed_ms:
             self._freed.append(freed_ms)
-        self.deleted.append(part)
+        if self.compaction is None or sums.segments > _MOST_NAMED:
+            self.space.freed(freed_ms, Files(sums.segments, sums.disk_bytes, sums.index_bytes))
+            return sums
+        snapshots = -part.kept_bytes
+        for segment in part.run.each(part.first, part.end):
+            snapshot = snapshot_bytes(segment.base_offset)
+            snapshots += snapshot
+            # Files of the same name that an earlier cleaning has deleted are overwritten; and when those would have
+            # gone, these go (SEMANTICS 6.14).
+            base_offset = segment.base_offset
+            self._free(base_offset, part.ms)
+            self._due[base_offset] = [due for due in self._due.get(base_offset, ()) if due > part.ms] + [freed_ms]
+            files = Files(1, segment.disk_bytes - snapshot, segment.index_bytes)
+            self._waiting[base_offset] = self._due[base_offset][0], files
+        self.space.freed(freed_ms, Files(0, snapshots, 0))
         return sums
+
+    def _free(self, base_offset: int, latest_ms: int) -> None:
+        """Note when the deleted files of a segment go: at `latest_ms` if they are there then."""
+        freed_ms, files = self._waiting.pop(base_offset, (NEVER, None))
+        if files is not None:
+            self.space.freed(min(freed_ms, latest_ms), files)
 
     def _removes(self, ms: int, reason: str) -> None:
         if self.first_deletion is None:
             self.first_deletion = ms, reason
-            self.steady_ms = ms
+            self.steady_ms = ms + self._config.file_delete_delay_ms
             self._then = self._counted(ms)
             self._work_before = self.work
 

@@ -27,6 +27,14 @@ class Piece(NamedTuple):
     weight: int
 
 
+class Files(NamedTuple):
+    """The files of deleted segments."""
+
+    segments: int
+    disk_bytes: int
+    index_bytes: int
+
+
 class Series:
     """One quantity: what came, in points, and what went. Not thread-safe."""
 
@@ -86,12 +94,15 @@ class SpaceOverTime:
         self.segments.came(ms, segments)
         self.kept.came(ms, segments)
 
-    def deleted(self, ms: int, freed_ms: int, disk_bytes: int, index_bytes: int, segments: int) -> None:
-        """Record that segments are deleted, and that their files go later."""
-        self.disk.went(freed_ms, disk_bytes)
-        self.indexes.went(freed_ms, index_bytes)
+    def deleted(self, ms: int, segments: int) -> None:
+        """Record that segments are deleted; their files stay until `freed`."""
         self.segments.went(ms, segments)
-        self.kept.went(freed_ms, segments)
+
+    def freed(self, ms: int, files: Files) -> None:
+        """Record that the files of deleted segments go."""
+        self.disk.went(ms, files.disk_bytes)
+        self.indexes.went(ms, files.index_bytes)
+        self.kept.went(ms, files.segments)
 
 
 def over_time(points: Points) -> PlannedRange:
