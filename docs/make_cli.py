@@ -46,11 +46,11 @@ as `DIR/TOPIC-P`, the name of its directory. `replicate`, `become-leader`, `back
 directories. A command that only reads takes no lock and changes nothing, so a broker or a store may write to the
 directory at the same time.
 
-`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `tail`, `ui` and `verify` also read a prefix of an object
-store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
+`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `plan --like`, `tail`, `ui` and `verify` also read a prefix of
+an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
 (`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a
 file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A
-command that would change logs refuses such a URL. The options are the same in all nine:
+command that would change logs refuses such a URL. The options are the same in all ten:
 
 - `--option NAME=VALUE`: a setting of the object store, as in `backup` and `restore`. Credentials are taken from where
   the provider's own tools find them.
@@ -123,6 +123,13 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "With `--offset` or `--time` also of one record: where it lies, how a lookup finds it, and what happens to it. "
         "`--html FILE` writes all of it with pictures into one file, `--all` shows all rows of long tables.",
         "$ kstore explain data/orders-0 --offset 12 -c retention.ms=3600000 --at 2013-06-01T09:45",
+    ),
+    "plan": (
+        "What settings do under a load, before they are changed ([the page about it](explain.md)). `--like` measures "
+        "the load of a topic and takes the settings that a store keeps for it; `--wish` compares with other settings. "
+        "`--html FILE` writes a page with pictures.",
+        "$ kstore plan -c retention.ms=600000 -c segment.bytes=16384 --rate 0.2 --record-bytes 150",
+        "$ kstore plan --like data/orders --wish segment.ms=300000 --wish retention.ms=600000",
     ),
     "ui": (
         "Serves pages about a directory of logs to a browser on this machine, until Ctrl-C "

@@ -47,7 +47,7 @@ def retention_picture(root: Path) -> str:
     with store:
         store.create_topic("orders", config={"segment.bytes": 16384, "file.delete.delay.ms": MINUTE})
         store.run_housekeeping()
-        for number in range(195):
+        for number in range(193):
             now = NINE + number * 5 * SECOND
             store.append("orders", b"%-80d" % number)  # a batch of 150 bytes
             store.run_housekeeping()

@@ -38,7 +38,7 @@ if _typing.TYPE_CHECKING:
     from kstore.decoders.json_values import JsonValues
     from kstore.decoders.protobuf_values import ProtobufValues
     from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes, Remedy
-    from kstore.explained.explained_plan import Load, Plan, PlannedSegment
+    from kstore.explained.explained_plan import Load, Plan, PlannedRange, PlannedSegment
     from kstore.explained.explanation import (
         CheckTimes,
         DeletedFile,
@@ -115,6 +115,7 @@ __all__ = [
     "LookupStep",
     "Outlook",
     "Plan",
+    "PlannedRange",
     "PlannedSegment",
     "Producer",
     "ProducerInfo",
@@ -201,7 +202,7 @@ _OWNERS = {
         "HeldBytes",
         "Remedy",
     ),
-    "kstore.explained.explained_plan": ("Load", "Plan", "PlannedSegment"),
+    "kstore.explained.explained_plan": ("Load", "Plan", "PlannedRange", "PlannedSegment"),
     "kstore.log.async_stream": ("Stream",),
     "kstore.log.log_table": ("LogTable",),
     "kstore.log.log": ("Log",),

@@ -94,9 +94,9 @@ def jinja2(user: str) -> Any:
     return _library(user, "jinja2", "Jinja2", "ui")
 
 
-def uvicorn(user: str) -> Any:
-    """Import uvicorn, or raise a `ConfigError` that names `user`."""
-    return _library(user, "uvicorn", "uvicorn", "ui")
+def uvicorn(user: str, module: str = "uvicorn") -> Any:
+    """Import uvicorn or a module of it, or raise a `ConfigError` that names `user`."""
+    return _library(user, module, "uvicorn", "ui")
 
 
 def _library(user: str, module: str, name: str, extra: str) -> Any:

@@ -17,7 +17,8 @@ from typing import Any, Protocol, TextIO, cast
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
-from kstore.errors import KStoreError
+from kstore.disk import fs
+from kstore.errors import ConfigError, KStoreError
 
 __all__ = [
     "columns",
@@ -31,6 +32,7 @@ __all__ = [
     "painted",
     "plain",
     "size",
+    "write_page",
 ]
 
 _STYLES = {"bold": "1", "red": "31", "yellow": "33"}
@@ -197,3 +199,11 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def json_line(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def write_page(path: str, html: str) -> None:
+    """Write a page into a file, and print that. A directory is refused."""
+    if fs.exists(path) and fs.is_directory(path):
+        raise ConfigError(f"{path} is a directory: name a file in it")
+    fs.write_atomically(path, html.encode())
+    print(f"written: {escaped(path)}")

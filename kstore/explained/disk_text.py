@@ -12,6 +12,7 @@ from kstore.base import times
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
+from kstore.explained.disk_picture import CAUSES
 
 if TYPE_CHECKING:
     from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes
@@ -78,12 +79,16 @@ def _partitions(partitions: Sequence[ExplainedPartition], most: int | None) -> I
             size(each.log_bytes),
             each.segments,
             size(each.expired_bytes),
-            ", ".join(f"{held.cause.replace('_', ' ')} {size(held.size_bytes)}" for held in each.held) or "-",
+            ", ".join(f"{_cause(held.cause)}: {size(held.size_bytes)}" for held in each.held) or "-",
         )
         for each in partitions[:most]
     ]
-    yield from table_lines(("partition", "on disk", "log", "segments", "goes next", "held by"), rows)
+    yield from table_lines(("partition", "on disk", "log", "segments", "goes next", "what holds it"), rows)
     yield from _left_out(len(partitions) - len(rows), "partition")
+
+
+def _cause(cause: str) -> str:
+    return CAUSES[cause][1] if cause in CAUSES else cause
 
 
 def _held(found: DiskExplanation, most: int | None) -> Iterator[str]:

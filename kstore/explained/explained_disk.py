@@ -28,7 +28,7 @@ class HeldBytes:
     cause: str
     """A name of `ExplainedSegment.holds`, or "deleted" (files that wait for `file.delete.delay.ms`)."""
     size_bytes: int
-    """The bytes."""
+    """Bytes of `.log` files; for "deleted" space on the disk."""
     explanation: str
     """What holds them, and until when, in words."""
 
@@ -76,7 +76,9 @@ class Remedy:
     explanation: str
     """The effect in words."""
     from_ms: int | None = None
-    """From when on a check deletes all of these bytes, if something is appended now; None for the next check."""
+    """From when on a check deletes all of these bytes, if something is appended now, in milliseconds since the epoch;
+    None for the next check.
+    """
     is_at_most: bool = False
     """Whether `freed_bytes` is an upper bound, as for a cleaning by key."""
 

@@ -10,20 +10,23 @@ from kstore.base import optional
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow
+    import pyarrow  # type: ignore[import-untyped]
 
 _html = optional.Late("kstore.explained.plan_html")  # it imports this module
 _text = optional.Late("kstore.explained.plan_text")  # and so does this
 
-__all__ = ["Load", "Plan", "PlannedSegment", "Range"]
+__all__ = ["Load", "Plan", "PlannedRange", "PlannedSegment"]
 
 
-class Range(NamedTuple):
+class PlannedRange(NamedTuple):
     """The least, the typical (median) and the greatest of some values."""
 
     least: int
+    """The least."""
     typical: int
+    """The median."""
     most: int
+    """The greatest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Load:
 class PlannedSegment:
     """A segment of a plan.
 
-    Immutable, so threads may share it.
+    Times are in milliseconds from the start of the plan. Immutable, so threads may share it.
     """
 
     base_offset: int
@@ -80,9 +83,10 @@ class PlannedSegment:
 class Plan:
     """What settings do under a load: segments, disk, lifetimes, and what to change.
 
-    Sizes on the disk are those of whole blocks of 4 KiB, as `du` counts them.
-    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the segments; notebooks show a picture.
-    Immutable, so threads may share it.
+    Times are in milliseconds from the start of the plan. Sizes on the disk are those of whole blocks of 4 KiB, as `du`
+    counts them.
+    `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the segments, `to_html()` a page;
+    notebooks show a picture. Immutable, so threads may share it.
     """
 
     settings: Mapping[str, Any]
@@ -102,16 +106,19 @@ class Plan:
     roll_reasons: Mapping[str, int]
     """How many rolls there were for each reason."""
     disk: tuple[tuple[int, int], ...]
-    """The size of the log over time: (time, bytes on the disk), up to `simulated_ms`."""
-    disk_bytes: Range
+    """The size of the log over time: (milliseconds since the start, bytes on the disk), up to `simulated_ms`.
+
+    It changes evenly between two points; two points at one time are before and after a deletion.
+    """
+    disk_bytes: PlannedRange
     """The space on the disk from `steady_ms` on, or of the whole time: logs, indexes, snapshots, deleted files."""
-    index_bytes: Range
+    index_bytes: PlannedRange
     """The part of it that indexes take."""
-    life_ms: Range | None
+    life_ms: PlannedRange | None
     """How long a record stays readable; None if none is deleted."""
-    freed_ms: Range | None
+    freed_ms: PlannedRange | None
     """How long its bytes stay on the disk; None if none is deleted."""
-    live_segments: Range
+    live_segments: PlannedRange
     """Segments that exist at the same time."""
     files: int
     """Most files in the partition's directory at the same time."""
@@ -167,6 +174,14 @@ class Plan:
             for field in fields(PlannedSegment)
         ]
         return pa.Table.from_pylist([asdict(segment) for segment in self.segments], schema=pa.schema(columns))
+
+    def to_html(self) -> str:
+        """Return a page that needs no other file, with pictures.
+
+        Returns:
+            The HTML of the page.
+        """
+        return str(_html.plan_page(self))
 
     def _repr_html_(self) -> str:
         """Return the picture that a notebook shows."""

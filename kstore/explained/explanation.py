@@ -36,10 +36,12 @@ class CheckTimes:
     """
 
     next_ms: int | None
-    """When the next check is; None if it is not known, because another process makes it or a caller does."""
+    """When the next check is, in milliseconds since the epoch; None if it is not known, because another process makes
+    it or a caller does.
+    """
 
     interval_ms: int | None
-    """The time between two checks; None if only a caller checks."""
+    """The milliseconds between two checks; None if only a caller checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,16 @@ class DeletedFile:
     size_bytes: int
     """Its size."""
     gone_ms: int | None
-    """When it is unlinked; None if that is not known, because another process deleted it."""
+    """When it is unlinked, in milliseconds since the epoch; None if that is not known, because another process deleted
+    it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSegment:
     """A segment: why the log rolled from it to the next, why it is kept, and when it is deleted.
 
-    Immutable, so threads may share it.
+    Times are in milliseconds since the epoch. Immutable, so threads may share it.
     """
 
     base_offset: int
@@ -78,6 +82,8 @@ class ExplainedSegment:
     """The greatest timestamp of its first batch, from which `segment.ms` counts; None if there is none."""
     max_timestamp: int | None
     """Its greatest timestamp; None if no record has one."""
+    max_timestamp_offset: int | None
+    """The last offset of the first batch that has the greatest timestamp; None if no record has one."""
     is_active: bool
     """Whether appends go to this segment."""
     path: str
@@ -99,7 +105,7 @@ class ExplainedSegment:
     """What keeps it now, under fixed names: "log_start", "policy" (`cleanup.policy` has no delete), "high_watermark",
     "retention.ms", "retention.bytes", "no_limit" (neither is set), "future_record" (a timestamp ahead of the clock),
     "earlier_segment" (only a prefix of the log is deleted), "only_segment" (it is active and empty), "check" (the next
-    check deletes it). Empty never; if there are several, the first decides when it is deleted.
+    check deletes it). Never empty; if there are several, the first decides when it is deleted.
     """
     explanation: str
     """Why it is kept and when it is deleted, in words."""
@@ -146,13 +152,17 @@ class LookupStep:
 class ExplainedRecord:
     """One record: where it lies, how a lookup finds it, and when it is deleted.
 
-    Immutable, so threads may share it.
+    Times are in milliseconds since the epoch. Immutable, so threads may share it.
     """
 
     offset: int
     """Its offset."""
     timestamp: int | None
     """Its timestamp; None if it has none."""
+    key: str | None
+    r"""Its key as text, in which bytes that are not UTF-8 are `\xff`, cut after 100 bytes; None if it has none."""
+    is_tombstone: bool
+    """Whether it has a key and no value."""
     segment_base_offset: int
     """The segment that holds it."""
     batch_offsets: tuple[int, int]
@@ -167,6 +177,16 @@ class ExplainedRecord:
     """How a lookup finds it, with the real entries of the indexes."""
     bytes_scanned: int
     """Bytes of the log that the lookup reads before the batch."""
+    superseded_by: int | None
+    """The offset of the next committed record with its key; None if `cleanup.policy` has no compact, if the record has
+    no key, or if none was found below `searched_offset`.
+    """
+    superseded_timestamp: int | None
+    """The timestamp of that record; None if there is no such record, or if it has none."""
+    searched_offset: int | None
+    """The offset at which the search for that record ended: it reads at most 64 MiB. None if none was looked for."""
+    tombstone_ms: int | None
+    """From when on a cleaning drops it as a tombstone; None if it is none, or if no cleaning has kept it yet."""
     future: tuple[str, ...]
     """What happens to it from now on, as sentences."""
     earliest_ms: int | None
@@ -192,7 +212,7 @@ class Explanation:
     path: str
     """The log's directory."""
     at_ms: int
-    """The moment that is explained."""
+    """The moment that is explained, in milliseconds since the epoch."""
     log_start_offset: int
     """The log start offset."""
     log_end_offset: int

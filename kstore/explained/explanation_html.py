@@ -13,7 +13,7 @@ from kstore.base.numbers import size
 from kstore.base.times import show
 from kstore.explained import disk_picture, html_page, lookup_picture, record_picture, timeline_picture
 from kstore.explained.record_words import headline
-from kstore.explained.segment_words import offsets, roll_words, sentence, value_words
+from kstore.explained.segment_words import check_words, offsets, roll_words, sentence, value_words
 
 if TYPE_CHECKING:
     from kstore.explained.explained_disk import DiskExplanation
@@ -169,18 +169,9 @@ def _settings(explanation: Explanation) -> list[str]:
         (name, value_words(name, value), value, "given" if name in explanation.given else "default")
         for name, value in explanation.settings.items()
     ]
-    checks = explanation.checks
-    who = {
-        "store": "The store that has the log open checks which segments may be deleted",
-        "broker": "A broker, or a store in another process, checks which segments may be deleted",
-        "cleaner": "Each pass of the cleaner checks which segments may be deleted",
-        "caller": "The log is open alone: only a call of apply_retention deletes segments",
-    }.get(checks.by, checks.by)
-    when = "" if checks.interval_ms is None else f", every {value_words('.ms', checks.interval_ms)}"
-    following = "" if checks.next_ms is None else f"; the next time at {_when(checks.next_ms)}"
     return [
         html_page.table("Settings that decide", ("Setting", "Value", "Written", "From"), rows),
-        html_page.paragraph(f"{who}{when}{following}."),
+        html_page.paragraph(sentence(check_words(explanation.checks))),
     ]
 
 

@@ -12,11 +12,11 @@ from kstore.base import times
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
-from kstore.explained.segment_words import fate, hold_words, roll_words
+from kstore.explained.segment_words import check_words, fate, hold_words, roll_words
 from kstore.explained.time_scale import clock_of
 
 if TYPE_CHECKING:
-    from kstore.explained.explanation import CheckTimes, ExplainedRecord, ExplainedSegment, Explanation
+    from kstore.explained.explanation import ExplainedRecord, ExplainedSegment, Explanation
 
 __all__ = ["explanation_text"]
 
@@ -61,7 +61,7 @@ def _marks(found: Explanation) -> Iterator[str]:
     given = {name: found.settings[name] for name in sorted(found.given) if name in found.settings}
     shown = " ".join(f"{name}={_value(value)}" for name, value in given.items())
     yield f"settings: {shown or 'none are given, so these are defaults'}"
-    yield _checks(found.checks)
+    yield check_words(found.checks)
     if found.deleted:
         yield _deleted(found)
     if found.note is not None:
@@ -70,18 +70,6 @@ def _marks(found: Explanation) -> Iterator[str]:
 
 def _value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _checks(checks: CheckTimes) -> str:
-    period = "" if checks.interval_ms is None else f" every {times.span(checks.interval_ms)}"
-    following = "" if checks.next_ms is None else f", next at {times.show(checks.next_ms)}"
-    by = {
-        "store": f"the store checks what may be deleted{period}{following}",
-        "broker": f"a broker or another store checks what may be deleted{period}{following}",
-        "cleaner": f"the cleaner deletes old segments after each of its passes{period}{following}",
-        "caller": "nobody checks this log by the clock: kstore retain and apply_retention delete",
-    }
-    return by.get(checks.by, f"{checks.by} checks what may be deleted{period}{following}")
 
 
 def _deleted(found: Explanation) -> str:

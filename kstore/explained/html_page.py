@@ -34,7 +34,7 @@ _PARTS = (
     "text-align:left;vertical-align:top}"
     ".kstore-scroll>table .number{text-align:right;font-variant-numeric:tabular-nums}"
     ".kstore-scroll>table :is(th,td):not(.long){white-space:nowrap}"
-    ".kstore-scroll>table .long{min-width:20rem}"
+    ".kstore-scroll>table .long{min-width:15rem}"
 )
 
 

@@ -40,7 +40,7 @@ def picture(explanation: Explanation, *, styled: bool = True, prefix: str = "loo
     record = explanation.record
     if record is None:
         raise ValueError("the explanation has no record: ask for one by offset or timestamp")
-    title = f"How a lookup finds record {record.offset:,}"
+    title = f"How a lookup finds the record at offset {record.offset:,}"
     read = f"It reads {size(record.bytes_scanned)} of the .log before the batch, which has {size(record.batch_bytes)}."
     clock = clock_of(
         timestamp

@@ -6,19 +6,27 @@ from typing import TYPE_CHECKING
 
 from kstore.base.numbers import size
 from kstore.explained import html_page, plan_picture
-from kstore.explained.segment_words import ROLLS, value_words
+from kstore.explained.segment_words import roll_name, value_words
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kstore.explained.explained_plan import Plan, Range
+    from kstore.explained.explained_plan import Plan, PlannedRange
 
-__all__ = ["plan_fragment", "plan_page"]
+__all__ = ["plan_fragment", "plan_page", "plan_parts"]
 
 
-def plan_page(plan: Plan, other: Plan | None = None, *, title: str = "A plan of a log") -> str:
-    """Return the page of a plan, or of two plans side by side."""
+def plan_page(
+    plan: Plan, other: Plan | None = None, *, title: str = "A plan of a log", known: Sequence[str] = ()
+) -> str:
+    """Return the page of a plan, or of two plans side by side; `known` has sentences about where the load is from."""
+    first = [html_page.paragraph(each, "note") for each in known]
+    return html_page.page(title, [*first, *plan_parts(plan, other)], made_by="kstore plan")
+
+
+def plan_parts(plan: Plan, other: Plan | None = None) -> list[str]:
+    """Return what a page shows of a plan, or of two plans: pieces of HTML, with a picture that is not styled."""
     plans = [plan] if other is None else [plan, other]
     names = ["Value"] if other is None else list(plan_picture.differences(plan, other))
     drawn = plan_picture.picture(plan, other, styled=False)
@@ -31,7 +39,10 @@ def plan_page(plan: Plan, other: Plan | None = None, *, title: str = "A plan of 
     parts.append(html_page.section("In numbers", [figures]))
     settings = html_page.table("Settings", ("Setting", *names), _settings(plans))
     parts.append(html_page.section("Settings", [settings]))
-    return html_page.page(title, parts, made_by="kstore plan")
+    notes = dict.fromkeys(note for each in plans for note in each.notes)
+    if notes:
+        parts.append(html_page.section("Notes", map(html_page.paragraph, notes)))
+    return parts
 
 
 def plan_fragment(plan: Plan) -> str:
@@ -44,7 +55,7 @@ def plan_fragment(plan: Plan) -> str:
 def _figures(plans: Sequence[Plan]) -> list[list[str]]:
     rows = {
         "Planned time": [duration(plan.duration_ms) for plan in plans],
-        "Repeats from": ["-" if plan.steady_ms is None else duration(plan.steady_ms) for plan in plans],
+        "First deletion after": ["-" if plan.steady_ms is None else duration(plan.steady_ms) for plan in plans],
         "Records a second": [f"{plan.load.rate:g}" for plan in plans],
         "Bytes of a record": [f"{plan.load.record_bytes:g}" for plan in plans],
         "On the disk: least, typical, most": [_sizes(plan.disk_bytes) for plan in plans],
@@ -76,15 +87,12 @@ def _settings(plans: Sequence[Plan]) -> list[list[str]]:
 
 
 def _reasons(plan: Plan) -> str:
-    words = (
-        (ROLLS.get(reason, reason).removeprefix("rolled by "), count) for reason, count in plan.roll_reasons.items()
-    )
-    return "; ".join(f"{reason.removeprefix('rolled: ')}: {count:,}" for reason, count in words) or "-"
+    return "; ".join(f"{roll_name(reason)}: {count:,}" for reason, count in plan.roll_reasons.items()) or "-"
 
 
-def _sizes(found: Range) -> str:
+def _sizes(found: PlannedRange) -> str:
     return " \u2013 ".join(size(each) for each in found)
 
 
-def _spans(found: Range | None) -> str:
+def _spans(found: PlannedRange | None) -> str:
     return "no record is deleted" if found is None else " \u2013 ".join(duration(each, is_short=True) for each in found)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from kstore.base.numbers import size
 from kstore.explained import svg
-from kstore.explained.segment_words import ROLLS, setting_words
+from kstore.explained.segment_words import roll_name, setting_words
 from kstore.explained.time_scale import duration, even_steps
 
 if TYPE_CHECKING:
-    from kstore.explained.explained_plan import Plan, PlannedSegment, Range
+    from kstore.explained.explained_plan import Plan, PlannedRange, PlannedSegment
 
 __all__ = ["differences", "picture"]
 
@@ -122,10 +122,8 @@ def _disk(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
         points = _thinned(each.plan.disk, end)
         if not points:
             continue
-        steps = [(_x(points[0][0], end), bottom - _GRAPH * points[0][1] / most)]
-        along = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}"
-        for time, value in points[1:]:
-            along += f"H{_x(time, end):.1f}V{bottom - _GRAPH * value / most:.1f}"
+        corners = (f"{_x(time, end):.1f} {bottom - _GRAPH * value / most:.1f}" for time, value in points)
+        along = f"M{'L'.join(corners)}"
         steady, x = each.plan.steady_ms, _x(points[-1][0], end)
         if steady is None:
             along += f"H{_x(end, end):.1f}"
@@ -136,7 +134,7 @@ def _disk(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
         if steady is not None and 0 < steady < end:
             x = _x(steady, end)
             lines.append(svg.line(x, top - 6 - 15 * number, x, bottom, each.line, width=1.2, dash="2 4"))
-            words = f"repeats from {_span(steady)} on"
+            words = f"first deletion after {_span(steady)}"
             lines.append(svg.label(x, top - 10 - 15 * number, words, each.ink, left=_LEFT, right=_RIGHT + 40))
     return lines, bottom + 28
 
@@ -156,7 +154,7 @@ def _thinned(disk: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]
     for number in range(_POINTS // 2):
         part = shown[len(shown) * number // (_POINTS // 2) : len(shown) * (number + 1) // (_POINTS // 2)]
         ends = (min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1]))
-        kept += sorted(set(ends))
+        kept += [part[at] for at in sorted(set(map(part.index, ends)))]
     return kept
 
 
@@ -192,9 +190,7 @@ def _segments(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
 
 
 def _segment(each: _Drawn, segment: PlannedSegment, y: float, end: int) -> Iterator[str]:
-    rolled = (
-        ROLLS.get(segment.roll_reason or "", "active at the end").removeprefix("rolled by ").removeprefix("rolled: ")
-    )
+    rolled = roll_name(segment.roll_reason) if segment.roll_reason else "active at the end"
     room = _LEFT - _MARGIN - 12
     words = f"{size(segment.size_bytes)}, {rolled}"
     yield svg.text(_MARGIN, y + 18, svg.fitted(words, room, 12), "soft", size=12)
@@ -224,7 +220,7 @@ def _lives(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
     """Draw how long a record is readable, and how long its bytes stay."""
     lines = [svg.text(_MARGIN, y + 14, "How long a record stays: least, typical, most", size=15, bold=True)]
     y += 28
-    ranges: list[tuple[_Drawn, str, Range | None]] = []
+    ranges: list[tuple[_Drawn, str, PlannedRange | None]] = []
     for each in drawn:
         ranges += [(each, "readable", each.plan.life_ms), (each, "on the disk", each.plan.freed_ms)]
     end = max((found.most for _, _, found in ranges if found is not None), default=1) or 1
@@ -242,7 +238,7 @@ def _lives(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
     return lines, bottom + 28
 
 
-def _range(each: _Drawn, found: Range, y: float, end: int) -> Iterator[str]:
+def _range(each: _Drawn, found: PlannedRange, y: float, end: int) -> Iterator[str]:
     left, middle, right = (_x(value, end) for value in found)
     yield svg.box(left, y + 5, max(right - left, 3), _BAR, f"{each.fill} {each.line}")
     yield svg.line(middle, y + 3, middle, y + _BAR + 7, each.line, width=3)

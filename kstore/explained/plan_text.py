@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
 from kstore.base.text_table import table_lines
-from kstore.explained.segment_words import ROLLS, setting_words, value_words
+from kstore.explained.segment_words import roll_name, setting_words, value_words
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
-    from kstore.explained.explained_plan import Load, Plan, Range
+    from kstore.explained.explained_plan import Load, Plan, PlannedRange
 
 __all__ = ["plan_text", "plans_text"]
 
@@ -73,6 +73,7 @@ def _side_by_side(plans: Sequence[Plan], names: tuple[str, str]) -> Iterator[str
     rows = [(name, *(value_words(name, plan.settings.get(name)) for plan in plans)) for name in settings]
     rows += [(what, *map(show, plans)) for what, show in _ROWS.items() if what != "cleanings" or first.cleanings]
     yield from table_lines(("", *names), rows)
+    yield "three numbers are the least, the typical and the most"
     for plan, name in zip(plans, names, strict=True):
         yield from _sentences(f"what to change, {name}:", plan.advice)
     yield from _sentences("notes:", list(dict.fromkeys((*first.notes, *second.notes))))
@@ -80,8 +81,8 @@ def _side_by_side(plans: Sequence[Plan], names: tuple[str, str]) -> Iterator[str
 
 def _load(load: Load) -> str:
     batches = f" in batches of {load.batch_records:,}" if load.batch_records > 1 else ""
-    often = f"{load.rate:,.6g} records a second" if load.rate >= 1 else f"a record each {_each(load.rate)}"
-    parts = [f"{often}, {load.record_bytes:,.6g} bytes each{batches}"]
+    often = f"{_number(load.rate)} records a second" if load.rate >= 1 else f"a record each {_each(load.rate)}"
+    parts = [f"{often}, {_number(load.record_bytes)} bytes each{batches}"]
     busy_ms = _DAY_MS - sum(end - first for first, end in load.idle)
     parts.append(f"{size(int(load.rate * load.record_bytes * busy_ms / 1000))} a day")
     if load.idle:
@@ -91,6 +92,10 @@ def _load(load: Load) -> str:
     if load.keys is not None:
         parts.append(f"{load.keys:,} keys")
     return "; ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def _each(rate: float) -> str:
@@ -108,14 +113,17 @@ def _clock(ms: int) -> str:
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}"
 
 
-def _range(what: str, found: Range | None, show: Callable[[int], str]) -> tuple[str, str, str, str]:
+def _range(what: str, found: PlannedRange | None, show: Callable[[int], str]) -> tuple[str, str, str, str]:
     if found is None:
-        return what, "-", "no end", "no end"
+        return what, *("no end",) * 3
     return what, show(found.least), show(found.typical), show(found.most)
 
 
-def _short(found: Range | None, show: Callable[[int], str]) -> str:
-    return "no end" if found is None else " / ".join(dict.fromkeys(map(show, found)))
+def _short(found: PlannedRange | None, show: Callable[[int], str]) -> str:
+    if found is None:
+        return "no end"
+    words = [show(value) for value in found]
+    return words[0] if len(set(words)) == 1 else " / ".join(words)
 
 
 def _span(ms: int) -> str:
@@ -123,10 +131,7 @@ def _span(ms: int) -> str:
 
 
 def _rolls(plan: Plan) -> str:
-    words = [
-        f"{ROLLS.get(reason, reason).removeprefix('rolled by ').removeprefix('rolled: ')} {count:,}"
-        for reason, count in plan.roll_reasons.items()
-    ]
+    words = [f"{roll_name(reason)} {count:,}" for reason, count in plan.roll_reasons.items()]
     return ", ".join(words) or "it does not"
 
 

@@ -7,40 +7,25 @@ the bars, which are not to scale: a minute must be seen beside a week.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kstore.base.numbers import size
 from kstore.base.times import show
-from kstore.explained import segment_words, svg
-from kstore.explained.record_words import headline, record_clock, segment_of, total
-from kstore.explained.time_scale import TimeScale, duration
+from kstore.explained import svg
+from kstore.explained.record_phases import Phase, SizeLimit, phases_of
+from kstore.explained.record_words import headline, record_clock, total
+from kstore.explained.time_scale import TimeScale
 
 if TYPE_CHECKING:
-    from kstore.explained.explanation import ExplainedRecord, ExplainedSegment, Explanation
+    from kstore.explained.explanation import ExplainedRecord, Explanation
 
 __all__ = ["picture"]
 
 _WIDTH, _MARGIN = 960, 24
 _LEFT, _RIGHT = 384, 918  # the edges of the scale
-_ROW, _BAR = 76, 26
+_ROW, _BAR, _AXIS = 76, 26, 26
 _WORDS = _LEFT - _MARGIN - 44  # the room for the words of a phase
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """A part of a record's life."""
-
-    title: str
-    words: str
-    start: int | None
-    end: int | None
-    """None: it does not end."""
-    kind: str
-    on_bar: str = ""
-    is_point: bool = False
-    earliest: int | None = None
-    """When the phase ends at the earliest, if that is not certain."""
 
 
 def picture(explanation: Explanation, *, titled: bool = True, styled: bool = True, prefix: str = "record") -> str:
@@ -57,14 +42,13 @@ def picture(explanation: Explanation, *, titled: bool = True, styled: bool = Tru
         raise ValueError("the explanation has no record: ask for one by offset or timestamp")
     said = headline(explanation, record)
     lines = svg.wrapped(said, _WIDTH - 2 * _MARGIN, 19, bold=True) if titled else []
-    phases = _phases(explanation, record)
+    phases = phases_of(explanation, record)
     head = 13 + 27 * len(lines) if titled else -5
     top = head + 99
-    bottom = top + _ROW * len(phases)
+    bottom = top + _ROW * len(phases) + _AXIS
     last = svg.wrapped(total(explanation, record), _WIDTH - 2 * _MARGIN, 14, bold=True)
-    name = f"{explanation.topic}-{explanation.partition}"
     at = show(explanation.at_ms)
-    about = f"{name}, record {record.offset:,}, at {at[:10]} {at[11:19]} UTC"
+    about = f"Partition {explanation.partition} of topic {explanation.topic}, at {at[:10]} {at[11:19]} UTC"
     return svg.document(
         (
             *(svg.text(_MARGIN, 40 + 27 * number, line, size=19, bold=True) for number, line in enumerate(lines)),
@@ -83,159 +67,82 @@ def picture(explanation: Explanation, *, titled: bool = True, styled: bool = Tru
     )
 
 
-# --- the phases -------------------------------------------------------------------------------------------------------
-
-
-def _phases(explanation: Explanation, record: ExplainedRecord) -> list[_Phase]:
-    """Return the parts of a record's life, in their order."""
-    segment, clock = segment_of(explanation, record), record_clock(explanation, record)
-    at_ms = explanation.at_ms
-    held = segment_words.offsets(segment.base_offset, segment.next_offset)
-    first = segment.first_timestamp
-    first_offset, last_offset = record.batch_offsets
-    of = f"Record {record.offset:,}, in the batch of offsets {first_offset:,} \u2013 {last_offset:,}."
-    if first_offset == last_offset:
-        of = f"Record {record.offset:,}, alone in its batch."
-    if record.timestamp is None:
-        title = "Written, without a timestamp"
-    elif record.timestamp > at_ms:
-        title = f"Written as of {clock(record.timestamp)}"
-    else:
-        title = f"Written {clock(record.timestamp)}"
-    phases = [_Phase(title, of, record.timestamp, record.timestamp, "found", is_point=True)]
-    end = _filled(segment, at_ms)
-    words = f"Offsets {held}, {size(segment.size_bytes)}. "
-    if segment.is_active:
-        words += "It is the active segment: appends go there, and each keeps its older records longer."
-        phases.append(_Phase("Its segment fills", words, first, end, "active", _between(first, end)))
-    else:
-        rolled = segment_words.roll_words(segment)
-        words += f"The log {rolled.replace(':', ': its', 1) if ':' in rolled else rolled}." if rolled else ""
-        title = f"Its segment ends {clock(end)}" if end is not None else "Its segment ends"
-        phases.append(_Phase(title, words, first, end, "sealed", _between(first, end)))
-    phases.append(_retention(explanation, record))
-    if record.earliest_ms is None:
-        return phases
-    phases.append(_check(explanation, record))
-    if record.latest_ms is None or record.freed_ms is None:
-        return phases
-    title = f"Off the disk {_by(record)}{clock(record.freed_ms)}"
-    words = "The deleted files are renamed, and unlinked after file.delete.delay.ms."
-    gone = _between(record.latest_ms, record.freed_ms)
-    return [*phases, _Phase(title, words, record.latest_ms, record.freed_ms, "before", gone)]
-
-
-def _filled(segment: ExplainedSegment, at_ms: int) -> int | None:
-    """Return when the newest record of a segment was written."""
-    newest = segment.max_timestamp
-    if segment.is_active or (newest is not None and newest > at_ms and segment.rolled_ms is None):
-        return at_ms
-    return min(segment.rolled_ms or at_ms, at_ms) if newest is not None and newest > at_ms else newest
-
-
-def _retention(explanation: Explanation, record: ExplainedRecord) -> _Phase:
-    """Return the phase in which rules keep the record."""
-    segment, clock = segment_of(explanation, record), record_clock(explanation, record)
-    at_ms, newest, kept = explanation.at_ms, segment.max_timestamp, explanation.settings.get("retention.ms")
-    filled = _filled(segment, at_ms)
-    start = filled if filled is not None else at_ms
-    due = segment.due_ms
-    if due is not None and isinstance(kept, int) and "policy" not in segment.holds:
-        words = "retention.ms counts from the newest record of the segment, not from this one."
-        if newest is None:
-            words = "No record of the segment has a timestamp: retention.ms counts from the last write of its file."
-        elif newest > at_ms:
-            words = f"A record of the segment has the timestamp {clock(newest)}: retention.ms counts from there."
-        elif newest + kept + 1 < due:
-            words = "retention.ms, counted from the newest record of the segments before: they go first."
-        if segment.bytes_left:
-            words += f" Earlier, if {size(segment.bytes_left)} more are appended (retention.bytes)."
-        return _Phase(f"Old enough {clock(due)}", words, start, due, "kept", _between(start, due))
-    if segment.bytes_left:
-        words = f"Until {size(segment.bytes_left)} more are appended. Nobody knows when that is."
-        return _Phase("retention.bytes keeps it", words, start, None, "kept")
-    if "no_limit" in segment.holds:
-        words = "Neither retention.ms nor retention.bytes is set, so nothing deletes the segment."
-        return _Phase("Kept without a limit", words, start, None, "kept")
-    if "policy" in segment.holds:
-        words = (
-            segment_words.sentence(segment.compaction or "")
-            or "cleanup.policy has no delete: neither age nor size deletes the segment."
-        )
-        return _Phase(f"cleanup.policy = {explanation.settings.get('cleanup.policy')}", words, start, None, "kept")
-    end = record.earliest_ms
-    return _Phase(
-        "Kept",
-        segment_words.sentence(segment.explanation),
-        start,
-        end,
-        "kept",
-        "" if end is None else _between(start, end),
-    )
-
-
-def _check(explanation: Explanation, record: ExplainedRecord) -> _Phase:
-    """Return the phase in which nothing but a check is missing."""
-    segment, clock = segment_of(explanation, record), record_clock(explanation, record)
-    checks, earliest, latest = explanation.checks, record.earliest_ms, record.latest_ms
-    start = segment.due_ms if segment.due_ms is not None else earliest
-    if checks.by == "caller":
-        words = "The log is open alone: it deletes when apply_retention is called."
-    else:
-        every = f" every {duration(checks.interval_ms)}" if checks.interval_ms else ""
-        who = {"cleaner": "The cleaner", "broker": "The broker"}.get(checks.by, "The store")
-        words = f"{who} checks{every}, and deletes whole segments."
-    if latest is None:
-        return _Phase(f"Deleted after {clock(earliest)}", words, start, None, "going")
-    title = f"Deleted {_by(record)}{clock(latest)}"
-    return _Phase(title, words, start, latest, "going", _between(start, latest), earliest=earliest)
-
-
-def _between(start: int | None, end: int | None) -> str:
-    return "" if start is None or end is None or end <= start else duration(end - start, is_short=True)
-
-
-def _by(record: ExplainedRecord) -> str:
-    return "" if record.earliest_ms == record.latest_ms else "by "
-
-
 # --- the drawing ------------------------------------------------------------------------------------------------------
 
 
 def _draw(
-    explanation: Explanation, record: ExplainedRecord, phases: list[_Phase], top: float, prefix: str
+    explanation: Explanation, record: ExplainedRecord, phases: list[Phase], top: float, prefix: str
 ) -> Iterator[str]:
     """Draw the phases one below the other, and now."""
     clock, at_ms = record_clock(explanation, record), explanation.at_ms
-    times = {at_ms} | {time for each in phases for time in (each.start, each.end, each.earliest) if time is not None}
-    is_open = any(each.end is None for each in phases)
+    timed = [each for each in phases if each.kind]
+    times = {at_ms} | {time for each in timed for time in (each.start, each.end, each.earliest) if time is not None}
+    is_open = any(each.end is None for each in timed)
     scale = TimeScale(times, _LEFT, _RIGHT - (110 if is_open else 0), power=0.5, least=36)
-    bottom, now = top + _ROW * len(phases), scale.x(at_ms)
+    axis, now = top + _ROW * len(timed), scale.x(at_ms)
     here = _now_in(phases, at_ms)
+    labels: list[str] = []
     for number, phase in enumerate(phases):
-        y = top + _ROW * number
+        y = top + _ROW * number + (0 if phase.kind else _AXIS)
         if number == here:
             yield svg.box(_MARGIN - 8, y - 2, _WIDTH - 2 * _MARGIN + 16, _ROW - 2, "panel")
-        yield f'<circle class="{"nowink" if number == here else "before"}" cx="{_MARGIN + 12}" cy="{y + 17:g}" r="12"/>'
-        kind = "paper" if number == here else "ink"
-        yield svg.text(_MARGIN + 12, y + 22, f"{number + 1}", kind, size=13, bold=True, anchor="middle")
-        yield svg.text(_MARGIN + 34, y + 19, svg.fitted(phase.title, _WORDS, 14, bold=True), size=14, bold=True)
-        for row, text in enumerate(svg.wrapped(phase.words, _WORDS, 12, most=3)):
-            yield svg.text(_MARGIN + 34, y + 36 + 15 * row, text, "soft", size=12)
-        yield from _bar(replace(phase, start=phase.start if phase.start is not None else at_ms), y, scale, now, prefix)
-        if number + 1 < len(phases) and phase.end is not None and not phase.is_point:
-            x = scale.x(phase.end)
+        yield from _words(number, phase, y, is_here=number == here)
+        if phase.limit is not None:
+            yield from _size(phase.limit, y)
+        if not phase.kind:
+            continue
+        start = phase.start if phase.start is not None else at_ms
+        yield from _bar(replace(phase, start=start), y, scale, prefix)
+        labels += _on_bar(replace(phase, start=start), y, scale, now, "panel" if number == here else "paper")
+        if number + 1 < len(timed) and phase.end is not None and not phase.is_point and not phases[number + 1].is_point:
+            x = max(scale.x(phase.end), scale.x(start) + 4)
             yield svg.line(x, y + 6 + _BAR, x, y + _ROW + 6, "edge", width=1.2, dash="2 3")
-    yield svg.line(now, top - 12, now, bottom - 8, "nowline", width=2)
+    yield svg.line(now, top - 12, now, axis - 6, "nowline", width=2)
+    yield from labels
     yield svg.label(now, top - 18, f"now {clock(at_ms)}", "nowink", left=_LEFT - 20, right=_WIDTH - 12, size=13)
+    yield svg.line(_LEFT, axis - 4, _RIGHT, axis - 4, "edge", width=1.2, head=prefix)
+    yield svg.text(_RIGHT, axis + 11, "time, not to scale", "soft", size=11, anchor="end")
 
 
-def _bar(phase: _Phase, y: float, scale: TimeScale, now: float, prefix: str) -> Iterator[str]:
-    """Draw the bar of a phase, with its duration."""
+def _words(number: int, phase: Phase, y: float, *, is_here: bool) -> Iterator[str]:
+    """Draw the number, the title and the words of a phase; without a place in time they may be wide."""
+    room = _WORDS if phase.kind or phase.limit else _RIGHT - _MARGIN - 34
+    yield f'<circle class="{"nowink" if is_here else "before"}" cx="{_MARGIN + 12}" cy="{y + 17:g}" r="12"/>'
+    kind = "paper" if is_here else "ink"
+    yield svg.text(_MARGIN + 12, y + 22, f"{number + 1}", kind, size=13, bold=True, anchor="middle")
+    yield svg.text(_MARGIN + 34, y + 19, svg.fitted(phase.title, room, 14, bold=True), size=14, bold=True)
+    for row, text in enumerate(svg.wrapped(phase.words, room, 12, most=3)):
+        yield svg.text(_MARGIN + 34, y + 36 + 15 * row, text, "soft", size=12)
+
+
+def _size(limit: SizeLimit, y: float) -> Iterator[str]:
+    """Draw the log as a bar of bytes: the segments that go first, the newer ones, and what they lack to the limit."""
+    parts = (
+        (limit.through, "going edge", f"old: {size(limit.through)}"),
+        (limit.newer, "sealed edge", f"newer: {size(limit.newer)}"),
+        (limit.missing, "paper edge", f"to come: {size(limit.missing)}"),
+    )
+    room, least = _RIGHT - _LEFT, 6.0
+    whole = max(sum(count for count, _, _ in parts), 1)
+    widths = [least + (room - 3 * least) * count / whole for count, _, _ in parts]
+    x: float = _LEFT
+    for (_, kind, words), wide in zip(parts, widths, strict=True):
+        yield svg.box(x, y + 6, wide, _BAR, kind, dashed=kind.startswith("paper"))
+        if svg.width_of(words, 12) < wide - 6:
+            yield svg.text(x + wide / 2, y + 24, words, size=12, anchor="middle")
+        x += wide
+    left = _LEFT + widths[0]
+    yield svg.path(f"M{left:.1f} {y + 38:g}v6H{_RIGHT:g}v-6", "inkline", width=1.2)
+    words = f"retention.bytes keeps {size(limit.limit)}"
+    yield svg.label((left + _RIGHT) / 2, y + 60, words, left=_LEFT, right=_RIGHT, size=12)
+
+
+def _bar(phase: Phase, y: float, scale: TimeScale, prefix: str) -> Iterator[str]:
+    """Draw the bar of a phase."""
     assert phase.start is not None
     left = scale.x(phase.start)
     if phase.is_point:
-        yield f'<circle class="found edge" cx="{left:.1f}" cy="{y + 6 + _BAR / 2:g}" r="9"/>'
+        yield f'<circle class="{phase.kind} edge" cx="{left:.1f}" cy="{y + 6 + _BAR / 2:g}" r="9"/>'
         return
     if phase.end is None:
         yield svg.box(left, y + 6, _RIGHT - left - 30, _BAR, f"{phase.kind} edge", dashed=True)
@@ -246,27 +153,36 @@ def _bar(phase: _Phase, y: float, scale: TimeScale, now: float, prefix: str) -> 
     if phase.earliest is not None and scale.x(phase.earliest) < right - 1:
         start = scale.x(phase.earliest)
         yield svg.box(start, y + 6, right - start, _BAR, "going goingline", dashed=True)
+
+
+def _on_bar(phase: Phase, y: float, scale: TimeScale, now: float, ground: str) -> Iterator[str]:
+    """Write how long a phase is: on its bar, on the larger part beside a line that cuts it, or else beside the bar."""
+    assert phase.start is not None
+    if not phase.on_bar or (phase.end is None and not phase.is_point):
+        return
+    words, wide = phase.on_bar, svg.width_of(phase.on_bar, 12)
+    left = scale.x(phase.start)
+    right = max(scale.x(phase.end), left + 4) if phase.end is not None else left
+    if phase.is_point:
+        left, right = left - 8, left + 8
     cut = now if phase.earliest is None else scale.x(phase.earliest)
-    yield from _label(phase.on_bar, left, right, y + 24, cut)
-
-
-def _label(words: str, left: float, right: float, y: float, cut: float) -> Iterator[str]:
-    """Write on a bar: on its larger part beside a line that cuts it, on the whole bar, or else beside it."""
-    wide = svg.width_of(words, 12)
     low, high = (left, right) if not left < cut < right else (left, cut) if cut - left > right - cut else (cut, right)
     if wide > high - low - 6:
         low, high = left, right
     if wide <= high - low - 6:
-        yield svg.text((low + high) / 2, y, words, size=12, anchor="middle")
-    elif right + wide + 8 < _WIDTH - 8:
-        yield svg.text(right + 8, y, words, size=12)
-    else:
-        yield svg.text(left - 8, y, words, size=12, anchor="end")
+        yield svg.text((low + high) / 2, y + 24, words, size=12, anchor="middle")
+        return
+    start = right + 8 if right + wide + 8 < _WIDTH - 8 else left - 8 - wide
+    if start - 3 < now < start + wide + 3:
+        yield svg.box(start - 3, y + 9, wide + 6, _BAR - 6, ground)
+    yield svg.text(start, y + 24, words, size=12)
 
 
-def _now_in(phases: list[_Phase], at_ms: int) -> int:
+def _now_in(phases: list[Phase], at_ms: int) -> int:
     """Return the phase that is going on: the first that has not ended."""
     for number, phase in enumerate(phases):
+        if phase.end is None and phase.is_point:
+            continue
         if phase.end is None or phase.end > at_ms or (number == 1 and phase.kind == "active"):
             return number
     return len(phases) - 1

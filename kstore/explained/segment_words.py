@@ -6,24 +6,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kstore.base.numbers import NEVER, size
+from kstore.base.times import show
 from kstore.explained.time_scale import duration
 
 if TYPE_CHECKING:
-    from kstore.explained.explanation import ExplainedSegment
+    from kstore.explained.explanation import CheckTimes, ExplainedSegment
 
 __all__ = [
-    "ROLLS",
+    "check_words",
     "fate",
     "hold_words",
     "kind_of",
     "offsets",
+    "roll_name",
     "roll_words",
     "sentence",
     "setting_words",
     "value_words",
 ]
 
-ROLLS = {
+_ROLLS = {
     "size": "rolled by segment.bytes",
     "time": "rolled by segment.ms",
     "offset_index_full": "rolled: .index full",
@@ -50,11 +52,16 @@ _HOLDS = {
 _KINDS = {"check": "going", "future_record": "future"}
 
 
+def roll_name(reason: str) -> str:
+    """Return what made a log roll, without a verb: "segment.bytes" for "size"."""
+    return _ROLLS.get(reason, reason).removeprefix("rolled by ").removeprefix("rolled: ")
+
+
 def roll_words(segment: ExplainedSegment) -> str:
     """Return why the log rolled from the segment; empty if it is active or no reason is known."""
     if segment.roll_reason is None:
         return "active" if segment.is_active else ""
-    words = ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
+    words = _ROLLS.get(segment.roll_reason, f"rolled: {segment.roll_reason}")
     return f"{words}, inferred" if segment.is_roll_inferred else words
 
 
@@ -114,6 +121,20 @@ def value_words(name: str, value: object) -> str:
     if name.endswith(".ms"):
         return duration(value)
     return size(value) if name.endswith(".bytes") else f"{value:,}"
+
+
+def check_words(checks: CheckTimes) -> str:
+    """Return who checks what may be deleted, and when."""
+    if checks.by == "caller":
+        return "no store has the log open: only kstore retain or a call of apply_retention deletes segments"
+    who = {
+        "store": "the store checks what may be deleted",
+        "broker": "a broker or store that has the directory open checks what may be deleted",
+        "cleaner": "each pass of the cleaner checks what may be deleted",
+    }.get(checks.by, f"{checks.by} checks what may be deleted")
+    period = "" if checks.interval_ms is None else f" every {duration(checks.interval_ms)}"
+    following = "" if checks.next_ms is None else f", next at {show(checks.next_ms)}"
+    return f"{who}{period}{following}"
 
 
 def sentence(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kstore.base.times import show
 
-__all__ = ["Tick", "TimeScale", "clock_of", "duration", "even_steps"]
+__all__ = ["Tick", "TimeScale", "bound", "clock_of", "duration", "even_steps"]
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _STEPS = (
@@ -155,17 +155,22 @@ def _round_step(least: float) -> int:
     return found
 
 
-def clock_of(timestamps: Iterable[int | None]) -> Callable[[int | None], str]:
-    """Return a function that writes a time: as the time of the day if all of `timestamps` are of one day."""
-    days = {show(timestamp)[:10] for timestamp in timestamps if timestamp is not None and timestamp >= 0}
+def clock_of(timestamps: Iterable[int | None], *, is_even: bool = False) -> Callable[[int | None], str]:
+    """Return a function that writes a time: as the time of the day if all of `timestamps` are of one day.
+
+    If `is_even`, all times have seconds if one of `timestamps` has some.
+    """
+    shown = [show(timestamp) for timestamp in timestamps if timestamp is not None and timestamp >= 0]
+    days = {text[:10] for text in shown}
+    with_seconds = is_even and any(text.endswith("Z") and text[17:19] != "00" for text in shown)
 
     def write(timestamp: int | None) -> str:
         text = show(timestamp)
         if not text.endswith("Z"):
             return text
         if days == {text[:10]}:
-            return text[11:16] if text[17:19] == "00" else text[11:19]
-        return f"{text[:10]} {text[11:16]}"
+            return text[11:16] if text[17:19] == "00" and not with_seconds else text[11:19]
+        return f"{text[:10]} {text[11:19] if with_seconds else text[11:16]}"
 
     return write
 
@@ -174,13 +179,29 @@ def duration(milliseconds: int, *, is_short: bool = False) -> str:
     """Return a span in its two largest units, rounded: "9 minutes", "1 hour 30 minutes"; short: "1 h 30 min"."""
     if milliseconds < _SECOND:
         return f"{milliseconds} ms"
-    at = next(number for number, unit in enumerate(_UNITS) if milliseconds >= unit.milliseconds)
-    finest = _UNITS[min(at + 1, len(_UNITS) - 1)].milliseconds
-    left = (milliseconds + finest // 2) // finest * finest
+    finest = _UNITS[min(_largest(milliseconds) + 1, len(_UNITS) - 1)].milliseconds
+    return _written((milliseconds + finest // 2) // finest * finest, 2, is_short=is_short)
+
+
+def bound(milliseconds: int, *, is_least: bool) -> str:
+    """Return a span in its three largest units, short; rounded down if it is the least, or else up."""
+    if milliseconds < _SECOND:
+        return f"{milliseconds} ms"
+    finest = _UNITS[min(_largest(milliseconds) + 2, len(_UNITS) - 1)].milliseconds
+    whole = milliseconds // finest if is_least else -(-milliseconds // finest)
+    return _written(whole * finest, 3, is_short=True)
+
+
+def _largest(milliseconds: int) -> int:
+    """Return the number of the largest unit that is not longer than a span."""
+    return next(number for number, unit in enumerate(_UNITS) if milliseconds >= unit.milliseconds)
+
+
+def _written(milliseconds: int, most: int, *, is_short: bool) -> str:
     parts: list[str] = []
     for unit in _UNITS:
-        count, left = divmod(left, unit.milliseconds)
+        count, milliseconds = divmod(milliseconds, unit.milliseconds)
         if count:
             name = unit.short if is_short else f"{unit.name}s" if count > 1 else unit.name
             parts.append(f"{count:,} {name}")
-    return " ".join(parts[:2])
+    return " ".join(parts[:most])

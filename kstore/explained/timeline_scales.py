@@ -81,7 +81,7 @@ class OverTime:
         """Say what the picture shows."""
         at = show(self.explanation.at_ms)
         checks = self.explanation.checks
-        every = f" A check every {duration(checks.interval_ms)} deletes segments." if checks.interval_ms else ""
+        every = f" What may be deleted is checked every {duration(checks.interval_ms)}." if checks.interval_ms else ""
         return f"At {at[:10]} {at[11:19]} UTC.{every}{_waiting(self.explanation, self.clock)}"
 
     def span(self, row: Row) -> tuple[float, float]:

@@ -1531,7 +1531,8 @@ class Log(Closing):
             at: The moment to explain for, in milliseconds or as a `datetime` with a time zone; now if omitted. The log
                 is explained as it is now: segments that would be deleted before that moment still count.
             offset: The offset of a record to explain, too.
-            timestamp: The time of a record to explain, too: the first record of this time or a later one.
+            timestamp: The time of a record to explain, too, in milliseconds or as a `datetime` with a time zone: the
+                first record of this time or a later one.
 
         Returns:
             The facts. Their `record` is None if no record was asked for, if none has the timestamp or a later one, or

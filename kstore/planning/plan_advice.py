@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kstore.config.broker_config import BrokerConfig
     from kstore.config.log_config import LogConfig
-    from kstore.explained.explained_plan import Load, Range
+    from kstore.explained.explained_plan import Load, PlannedRange
 
 _MANY_SEGMENTS = 1000
 _SMALL_BYTES = 1 << 20
@@ -39,9 +39,9 @@ class Outcome:
     rolls: Mapping[str, int]
     deletions: Mapping[str, int]
     """How many segments were deleted or replaced, by the reason."""
-    life_ms: Range | None
-    live_segments: Range
-    disk_bytes: Range
+    life_ms: PlannedRange | None
+    live_segments: PlannedRange
+    disk_bytes: PlannedRange
     largest_segment: int
     """The largest `.log` file."""
     longest_fill_ms: int

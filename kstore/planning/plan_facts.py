@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from kstore.disk import openfiles
-from kstore.explained.explained_plan import Load, Plan, PlannedSegment, Range
+from kstore.explained.explained_plan import Load, Plan, PlannedRange, PlannedSegment
 from kstore.explained.time_scale import duration
 from kstore.log.explaining.deciding_settings import deciding
 from kstore.log.writing.active_segment import DESCRIPTORS
@@ -65,7 +65,7 @@ def facts_of(simulation: Simulation, config: LogConfig, broker: BrokerConfig, lo
         disk_bytes=disk,
         index_bytes=over_time(space.indexes.points(since_ms, until_ms)),
         life_ms=life,
-        freed_ms=None if life is None else Range(*(each + delay_ms for each in life)),
+        freed_ms=None if life is None else PlannedRange(*(each + delay_ms for each in life)),
         live_segments=live,
         files=files,
         descriptors=min(DESCRIPTORS + live.most - 1, max(openfiles.limit(), DESCRIPTORS)),
@@ -83,7 +83,7 @@ def _outcome(
     broker: BrokerConfig,
     config: LogConfig,
     load: Load,
-    ranges: tuple[Range | None, Range, Range],
+    ranges: tuple[PlannedRange | None, PlannedRange, PlannedRange],
     files: int,
 ) -> Outcome:
     life, live, disk = ranges

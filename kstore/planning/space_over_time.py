@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy
 
-from kstore.explained.explained_plan import Range
+from kstore.explained.explained_plan import PlannedRange
 
 Points: TypeAlias = list[tuple[int, int]]
 """Values at times, in order; two of one time are before and after a change."""
@@ -105,22 +105,22 @@ class SpaceOverTime:
         self.kept.went(ms, files.segments)
 
 
-def over_time(points: Points) -> Range:
+def over_time(points: Points) -> PlannedRange:
     """Return the range of values over time; a value is typical if half of the time there is less."""
     pieces = [
         Piece(min(before, after), max(before, after), when - earlier)
         for (earlier, before), (when, after) in pairwise(points)
     ]
     values = [value for _, value in points]
-    return Range(min(values), middle(pieces, values[-1]), max(values))
+    return PlannedRange(min(values), middle(pieces, values[-1]), max(values))
 
 
-def of_pieces(pieces: Sequence[Piece]) -> Range | None:
+def of_pieces(pieces: Sequence[Piece]) -> PlannedRange | None:
     """Return the range of the values of some pieces; None without any."""
     if not pieces:
         return None
     low, high = min(piece.low for piece in pieces), max(piece.high for piece in pieces)
-    return Range(low, middle(pieces, high), high)
+    return PlannedRange(low, middle(pieces, high), high)
 
 
 def middle(pieces: Iterable[Piece], otherwise: int) -> int:

@@ -14,7 +14,14 @@ from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes
 from kstore.explained.time_scale import duration
-from kstore.log.explaining.unknown_settings import kafka_default, of_brokers, unchecked, would_delete
+from kstore.log.explaining.unknown_settings import (
+    is_of_store,
+    kafka_default,
+    of_brokers,
+    of_store,
+    unchecked,
+    would_delete,
+)
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.disk_usage import Meter, Usage
@@ -109,6 +116,7 @@ class _Unknown:
     def __init__(self, at_ms: int) -> None:
         self._at_ms = at_ms
         self._by_default: dict[str, list[list[Deletion]]] = {}  # by root: what Kafka's default would delete
+        self._of_stores: dict[str, None] = {}
         self._locked: dict[str, bool] = {}
 
     def look(self, root: str, case: Case, explanation: Explanation) -> None:
@@ -116,6 +124,8 @@ class _Unknown:
         other = kafka_default(root, case.config)
         if other is not None:
             self._by_default.setdefault(root, []).append(case.deletions(other, self._at_ms))
+        elif explanation.checks.by == "broker" and is_of_store(root, case.config):
+            self._of_stores[root] = None
         if explanation.checks.by != "caller" and root not in self._locked:
             self._locked[root] = fs.is_locked(root)
 
@@ -125,6 +135,7 @@ class _Unknown:
         if self._by_default:
             effect = would_delete(gone for of_root in self._by_default.values() for gone in of_root)
             sentences.append(of_brokers(self._by_default, f"{effect[0].upper()}{effect[1:]}."))
+        sentences += map(of_store, self._of_stores)
         sentences += [unchecked(root) for root, is_locked in self._locked.items() if not is_locked]
         return " ".join(sentences) or None
 

@@ -13,6 +13,7 @@ from kstore.ui.directory_pages import DirectoryPages
 from kstore.ui.live_events import LiveEvents
 from kstore.ui.page_templates import USER, Templates, assets
 from kstore.ui.partition_pages import PartitionPages
+from kstore.ui.plan_form import PlanPage
 from kstore.ui.query_values import BadRequestError, NotFoundError
 from kstore.ui.viewed_store import ViewedStore
 
@@ -42,6 +43,7 @@ def application(viewed: ViewedStore, access: Access, *, live: LiveEvents | None 
         routing.Route("/", directory.listing),
         routing.Route("/groups", directory.groups),
         routing.Route("/disk", directory.disk),
+        routing.Route("/plan", PlanPage(viewed, templates).show),
         routing.Route("/live/directory", live.directory),
         routing.Route("/live/disk", live.disk),
         routing.Route("/live/partition/{topic}/{number}", live.partition),

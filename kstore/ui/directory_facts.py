@@ -123,7 +123,12 @@ def row_of(viewed: ViewedStore, place: Place) -> PartitionRow:
 
 def version_of(row: PartitionRow) -> str:
     """Return a text that changes if the log does."""
-    return f"{row.start}-{row.end}-{row.segments}-{row.size_bytes}{'!' if row.fault else ''}"
+    return version_text(row.start, row.end, row.segments, row.size_bytes)
+
+
+def version_text(start: int, end: int, segments: int, size_bytes: int) -> str:
+    """Return `version_of` a log with these values."""
+    return f"{start}-{end}-{segments}-{size_bytes}"
 
 
 def look_at(log: Log, view: ReadOnlyView, place: Place) -> PartitionRow:

@@ -28,10 +28,14 @@ class LateValue(Generic[T]):
         self._found_at = 0.0
         self._running: threading.Event | None = None
 
-    def get(self) -> T | None:
-        """Return the newest result, a new one if it is found soon enough; None if there is none yet."""
+    def get(self, still_holds: Callable[[T], bool] = lambda found: True) -> T | None:
+        """Return the newest result, a new one if it is found soon enough; None if there is none yet.
+
+        The last result is only returned without a search for a new one if it `still_holds`.
+        """
         with self._lock:
-            if self._found is not None and time.monotonic() - self._found_at < self._max_age:
+            is_young = time.monotonic() - self._found_at < self._max_age
+            if self._found is not None and is_young and still_holds(self._found):
                 return self._found
             if self._running is None:
                 self._running = threading.Event()

@@ -7,7 +7,7 @@ import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kstore.base import optional
 from kstore.base.numbers import size
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from kstore.ui.access import App, Receive, Scope, Send
+
 __all__ = ["LiveEvents"]
 
 MAX_STREAMS = 16
+_EVENTS = "text/event-stream"
 _LOOKS = 10
 _QUIET_S = 15.0
 """A comment is sent after so many seconds without an event, so that a connection that is gone is noticed."""
@@ -101,28 +104,43 @@ class LiveEvents:
     def _stream(self, request: Request, look: Callable[[], News]) -> Response:
         responses = optional.starlette(USER, "starlette.responses")
         if request.method == "HEAD":
-            return responses.Response(media_type="text/event-stream")  # type: ignore[no-any-return]
+            return responses.Response(media_type=_EVENTS)  # type: ignore[no-any-return]
         if self._streams >= MAX_STREAMS:
             return responses.PlainTextResponse("too many pages are open", 503)  # type: ignore[no-any-return]
-        return responses.StreamingResponse(self._events(look), media_type="text/event-stream")  # type: ignore[no-any-return]
+        self._streams += 1  # now, and not when it begins: other requests may be answered in between
+        stream = responses.StreamingResponse(self._events(look), media_type=_EVENTS)
+        return cast("Response", _Counted(stream, self._end))
+
+    def _end(self) -> None:
+        self._streams -= 1
 
     async def _events(self, look: Callable[[], News]) -> AsyncIterator[bytes]:
-        self._streams += 1
+        before, quiet = None, 0.0
+        yield b"retry: 2000\n\n"
+        while not self._stopping:
+            now = await asyncio.to_thread(_news, look)
+            if now != before:
+                yield f"data: {json.dumps(now._asdict())}\n\n".encode()
+                before, quiet = now, 0.0
+            elif quiet >= _QUIET_S:
+                yield b": quiet\n\n"
+                quiet = 0.0
+            await asyncio.sleep(self._interval)
+            quiet += self._interval
+
+
+class _Counted:
+    """An answer that calls a function when it has ended, however it ends."""
+
+    def __init__(self, answer: App, end: Callable[[], None]) -> None:
+        self._answer = answer
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            before, quiet = None, 0.0
-            yield b"retry: 2000\n\n"
-            while not self._stopping:
-                now = await asyncio.to_thread(_news, look)
-                if now != before:
-                    yield f"data: {json.dumps(now._asdict())}\n\n".encode()
-                    before, quiet = now, 0.0
-                elif quiet >= _QUIET_S:
-                    yield b": quiet\n\n"
-                    quiet = 0.0
-                await asyncio.sleep(self._interval)
-                quiet += self._interval
+            await self._answer(scope, receive, send)
         finally:
-            self._streams -= 1
+            self._end()
 
 
 class _Speed:

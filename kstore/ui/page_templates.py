@@ -9,8 +9,8 @@ from typing import Any
 from kstore.base import optional
 from kstore.base.numbers import size
 from kstore.base.terminal import escaped
-from kstore.base.times import span
 from kstore.explained import html_page
+from kstore.explained.segment_words import value_words
 
 __all__ = ["Templates", "assets", "clock_time", "count", "lag", "per_second", "seconds", "total"]
 
@@ -41,8 +41,8 @@ class Templates:
             "lag": lag,
             "per_second": per_second,
             "size": size,
-            "span": span,
             "total": total,
+            "value_words": value_words,
         }
         self._markup = optional.jinja2(USER).utils.markupsafe.Markup
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from kstore.explained.explanation import Explanation
 from kstore.log.log import Log
 from kstore.tools.check.findings import Finding
 from kstore.tools.check.verify import Report, verify
+from kstore.ui.late_value import LateValue
 from kstore.ui.query_values import BadRequestError
 from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
 
@@ -25,12 +25,15 @@ BATCH_OFFSETS = 20_000
 """The offsets whose batches one request looks at, at most."""
 CHECK_BYTES = 256 << 20
 """The most bytes that one request checks."""
+CHECK_SEGMENTS = 2000
+"""The most segments that one request checks."""
 _KEPT = 8  # explanations
-_MAX_AGE_S = 2.0
+_PATIENCES = 4
+"""How many times longer a page waits for an explanation than for the sizes of a directory."""
 
 
 class Explanations:
-    """The newest explanations; one is used again for a moment, because that of a log of many segments takes long.
+    """The newest explanations of partitions. That of a log of very many segments takes seconds, so threads find them.
 
     Thread-safe.
     """
@@ -38,22 +41,41 @@ class Explanations:
     def __init__(self, viewed: ViewedStore) -> None:
         self._viewed = viewed
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Place, tuple[float, tuple[int, ...], Explanation]] = OrderedDict()
+        self._kept: OrderedDict[Place, LateValue[Explanation | KStoreError]] = OrderedDict()
 
-    def of(self, place: Place) -> Explanation:
-        """Return the explanation of a partition as it is now; raises the errors of `Log.explain`."""
-        view = self._viewed.view(place)
-        state = (view.guard.version, view.log_start_offset, view.log_end_offset, view.recovery_point)
+    def of(self, place: Place) -> Explanation | None:
+        """Return the newest explanation of a partition; None if it is not found yet.
+
+        Raises the errors of `Log.explain`.
+        """
         with self._lock:
-            kept = self._kept.get(place)
-        if kept is not None and kept[1] == state and time.monotonic() - kept[0] < _MAX_AGE_S:
-            return kept[2]
-        found = self._viewed.log(place).explain(at=self._viewed.clock())
-        with self._lock:
-            self._kept[place] = time.monotonic(), state, found
+            value = self._kept.pop(place, None) or self._made(place)
+            self._kept[place] = value
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
+        view = self._viewed.view(place)
+
+        def is_as_now(found: Explanation | KStoreError) -> bool:
+            state = view.log_start_offset, view.log_end_offset, view.recovery_point
+            return isinstance(found, Explanation) and state == (
+                found.log_start_offset,
+                found.log_end_offset,
+                found.recovery_point,
+            )
+
+        found = value.get(is_as_now)
+        if isinstance(found, KStoreError):
+            raise found
         return found
+
+    def _made(self, place: Place) -> LateValue[Explanation | KStoreError]:
+        def find() -> Explanation | KStoreError:
+            try:
+                return self._viewed.log(place).explain(at=self._viewed.clock())
+            except KStoreError as error:
+                return error
+
+        return LateValue(find, patience=_PATIENCES * self._viewed.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +184,20 @@ _MOST_FINDINGS = 200
 def check_segments(viewed: ViewedStore, place: Place, base_offset: int | None) -> Checked:
     """Check a partition, or one segment of it, as `kstore verify` does.
 
-    Raises `BadRequestError` for more than `CHECK_BYTES` or an unknown segment, and `KStoreError` while another check
-    runs.
+    Raises `BadRequestError` for more than `CHECK_BYTES` or `CHECK_SEGMENTS` and for an unknown segment, and
+    `KStoreError` while another check runs.
     """
     view = viewed.view(place)
-    path, size_bytes = view.directory, log_bytes(view.directory)
+    path, size_bytes, segments = view.directory, log_bytes(view.directory), len(view.segments.items)
     if base_offset is not None:
         segment = next((each for each in view.segments.items if each.base_offset == base_offset), None)
         if segment is None:
             raise BadRequestError(f"{place} has no segment {base_offset}")
-        path, size_bytes = segment.path, fs.stat(segment.path).st_size
-    if size_bytes > CHECK_BYTES:
+        path, size_bytes, segments = segment.path, fs.stat(segment.path).st_size, 1
+    if size_bytes > CHECK_BYTES or segments > CHECK_SEGMENTS:
         raise BadRequestError(
-            f"{size_bytes} bytes are to be checked, and {CHECK_BYTES} is the most here: check one segment, or run "
-            f"kstore verify {path}"
+            f"{size_bytes} bytes in {segments} segments are to be checked, and {CHECK_BYTES} in {CHECK_SEGMENTS} are "
+            f"the most here: check one segment, or run kstore verify {path}"
         )
     if not _checking.acquire(blocking=False):
         raise KStoreError("another check is running; look again when it is done")

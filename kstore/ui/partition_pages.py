@@ -16,9 +16,10 @@ from kstore.explained.segment_words import fate, hold_words, offsets, roll_words
 from kstore.explained.time_scale import clock_of
 from kstore.log.log import Log
 from kstore.ui import query_values, record_view
-from kstore.ui.directory_facts import PAGE_ROWS, Paged, fault_of, lags_of, row_of, version_of
+from kstore.ui.directory_facts import PAGE_ROWS, Paged, fault_of, lags_of, row_of, version_of, version_text
 from kstore.ui.page_templates import USER, Templates, clock_time, seconds
-from kstore.ui.partition_facts import CHECK_BYTES, Explanations, batches_from, check_segments
+from kstore.ui.partition_facts import CHECK_BYTES, CHECK_SEGMENTS, Explanations, batches_from, check_segments
+from kstore.ui.plan_form import plan_address
 from kstore.ui.query_values import BadRequestError, NotFoundError
 from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
 
@@ -79,7 +80,8 @@ class PartitionPages:
                 problem = f"{type(error).__name__}: {error}"
         facts: dict[str, Any] = {
             "row": row,
-            "version": version_of(row),
+            "version": "" if explanation is None else _version(explanation),
+            "is_awaited": explanation is None and problem is None and note is None,
             "problem": problem,
             "axis": axis,
             "explanation": explanation,
@@ -100,6 +102,7 @@ class PartitionPages:
                 _segment_facts(explanation, each, clock) for each in explanation.segments[paged.first : paged.end]
             ],
             "link": link,
+            "plan": plan_address(explanation, row),
         }
         if chosen is not None:
             facts["said"] = _segment_facts(explanation, chosen)
@@ -249,9 +252,18 @@ class PartitionPages:
             checked=checked,
             size_bytes=log_bytes(view.directory),
             most_bytes=CHECK_BYTES,
+            segments=len(view.segments.items),
+            most_segments=CHECK_SEGMENTS,
             base_offset=base_offset,
             bases=view.segments.bases[-200:],
         )
+
+
+def _version(explanation: Explanation) -> str:
+    """Return `version_of` the log as it was explained."""
+    segments = explanation.segments
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    return version_text(explanation.log_start_offset, explanation.log_end_offset, len(segments), size_bytes)
 
 
 def _segment_address(axis: str, page: int, base_offset: int) -> str:

@@ -12,9 +12,20 @@ from kstore.errors import ConfigError, KStoreError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["BadRequestError", "NotFoundError", "choice", "maybe_whole", "moment", "parse_whole", "text", "whole"]
+__all__ = [
+    "BadRequestError",
+    "NotFoundError",
+    "choice",
+    "maybe_whole",
+    "moment",
+    "number",
+    "parse_whole",
+    "text",
+    "whole",
+]
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 _SHOWN = 60
 MAX_TEXT = 1000
 
@@ -47,6 +58,19 @@ def parse_whole(name: str, given: str, low: int = 0, high: int = LONG_MAX) -> in
     if not low <= number <= high:
         raise BadRequestError(f"{name} is {number}; {low} to {high} is allowed")
     return number
+
+
+def number(request: Request, name: str, default: float, low: float, high: float) -> float:
+    """Return a number in `[low, high]`, which may have decimals; `default` if the parameter is missing or empty."""
+    given = text(request, name).strip()
+    if not given:
+        return default
+    if not _NUMBER.fullmatch(given):
+        raise BadRequestError(f"{name} is {given[:_SHOWN]!r}, which is no number")
+    found = float(given)
+    if not low <= found <= high:
+        raise BadRequestError(f"{name} is {given}; {low:g} to {high:g} is allowed")
+    return found
 
 
 def text(request: Request, name: str, default: str = "") -> str:

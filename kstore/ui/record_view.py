@@ -15,6 +15,7 @@ from kstore._core import Record, RecordBatch, decode_batches
 from kstore.codec.coordinator.record_texts import control_text
 from kstore.errors import CorruptRecordError, KStoreError
 from kstore.log.log import Log
+from kstore.ui.viewed_store import UNPACKED_BYTES
 
 __all__ = [
     "Found",
@@ -33,8 +34,9 @@ PAGE_RECORDS = 50
 READ_BYTES = 16 << 20
 """The most bytes of batches that one request reads, apart from the first batch, which is read whole."""
 SEARCH_BYTES = 32 << 20
-UNPACKED_BYTES = 64 << 20
-"""The most bytes that one batch may decompress to."""
+LOOKED_AT_BYTES = 128 << 20
+"""The most bytes of decompressed records that one request looks at, apart from the first record."""
+_RECORD_BYTES = 100  # what a record costs however small it is
 _FETCH_BYTES = 1 << 20
 _LISTED = 200  # characters of a key or value in a list
 _SHOWN_TEXT = 20_000  # characters of a value on its own page
@@ -127,18 +129,21 @@ def _collect(
     log: Log, offset: int, rows: int, most_bytes: int, wanted: Callable[[Record], bool], *, only_records: bool = False
 ) -> Found:
     shown: list[ShownRecord] = []
-    end, read, error = log.log_end_offset, 0, None
+    end, read, looked_at, error = log.log_end_offset, 0, 0, None
     try:
         while offset < end and read < most_bytes:
             before = offset
             for batch in _batches(log, offset, _FETCH_BYTES):
                 read += batch.size_bytes
                 for record in batch if not (only_records and batch.is_control) else ():
-                    if record.offset >= offset and wanted(record):
+                    if record.offset < offset:
+                        continue
+                    looked_at += _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+                    if wanted(record):
                         shown.append(as_shown(record, batch))
-                        if len(shown) == rows:
-                            following = record.offset + 1
-                            return Found(shown, following, following >= end, read, None)
+                    if len(shown) == rows or looked_at >= LOOKED_AT_BYTES:
+                        following = record.offset + 1
+                        return Found(shown, following, following >= end, read, None)
                 offset = max(batch.next_offset, offset)
             if offset == before:
                 break

@@ -17,20 +17,32 @@ from kstore.ui.access import Access
 from kstore.ui.app import application
 from kstore.ui.live_events import LiveEvents
 from kstore.ui.page_templates import USER
+from kstore.ui.patience import impatient
 from kstore.ui.viewed_store import ViewedStore
 
 __all__ = ["LOOPBACK", "Server", "is_loopback"]
 
 LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 100
+_PATIENCE_S = 10.0
 _STOP_S = 3
 
 
 class Server:
     """Serves the pages of a store from `start` until `stop`; a context manager does both. Not thread-safe."""
 
-    def __init__(self, viewed: ViewedStore, *, host: str = LOOPBACK, port: int = 0, interval: float = 1.0) -> None:
+    def __init__(
+        self,
+        viewed: ViewedStore,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        interval: float = 1.0,
+        patience: float = _PATIENCE_S,
+    ) -> None:
         """Listen on a port of `host`, a free one if `port` is 0; live pages look at the logs every `interval` seconds.
+
+        A connection is closed if no whole request comes for `patience` seconds, or up to twice as many.
 
         Raises `ConfigError` if a library is missing, `StorageError` if the address cannot be used.
         """
@@ -44,11 +56,12 @@ class Server:
             app = application(viewed, access, live=self._live)
             config = uvicorn.Config(
                 app,
-                http="h11",
+                http=impatient(patience),
                 ws="none",
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
+                log_level="critical",  # clients without the token could fill the terminal with warnings
                 access_log=False,  # it would have the token
                 server_header=False,
                 proxy_headers=False,

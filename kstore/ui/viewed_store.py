@@ -18,8 +18,11 @@ from kstore.store.store import Store
 from kstore.ui.late_value import LateValue
 from kstore.ui.query_values import NotFoundError
 
-__all__ = ["Committed", "Groups", "Place", "Sizes", "ViewedStore", "log_bytes"]
+__all__ = ["UNPACKED_BYTES", "Committed", "Groups", "Place", "Sizes", "ViewedStore", "log_bytes"]
 
+
+UNPACKED_BYTES = 64 << 20
+"""A batch that would decompress to more is an error on a page."""
 
 _DISK_AGE_S = 10.0
 
@@ -82,6 +85,7 @@ class ViewedStore:
         """
         self.store = Store.open(list(paths), mode="r", config=config, clock=clock)
         self.clock = clock
+        self.patience = patience
         self.title = title or ", ".join(paths)
         self._sizes = LateValue(self._measure, patience=patience)
         self._groups = LateValue(self._read_groups, patience=patience)
@@ -113,7 +117,9 @@ class ViewedStore:
 
     def log(self, place: Place) -> Log:
         """Return the log of a partition, opened if necessary; raises the errors of `Log.open`."""
-        return self.store.log(*place)
+        log = self.store.log(*place)
+        HostedLog(log).view.max_decompressed_bytes = UNPACKED_BYTES
+        return log
 
     def view(self, place: Place) -> ReadOnlyView:
         """Return the view of a partition, refreshed."""

@@ -186,6 +186,9 @@ def test_a_page_is_one_file(data: Path, tmp_path: Path, explain: Explain) -> Non
         assert "<svg" in page
         assert "orders" in page
     assert explain(data, "--html", tmp_path / "missing" / "x.html").code == 1
+    (tmp_path / "pages").mkdir()
+    assert "is a directory" in explain(data, "--html", tmp_path / "pages").err
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_a_partition_that_cannot_be_read_is_one_line_and_the_others_are_shown(data: Path, explain: Explain) -> None:

@@ -38,10 +38,10 @@ def test_every_picture_that_is_made_is_shown_on_a_page_with_words(
 
 def test_the_picture_of_retention_tells_the_story_of_semantics_6_19() -> None:
     found = pictured.texts(text_of(DOCS / "retention.svg"))
-    assert "In all at most: readable for 24 min, on the disk for 25 min (retention.ms: 10 min)." in found
+    assert "In all: readable for 24 min, on the disk for 25 min (retention.ms: 10 min)." in found
     assert {
         "Written 09:00",
-        "Its segment ends 09:09",
+        "Segment ends 09:09",
         "Old enough 09:19",
         "Deleted 09:24",
         "Off the disk 09:25",

@@ -214,3 +214,9 @@ def test_facts_can_be_written_as_json(made: Explanation) -> None:
 def test_the_outlook_of_compaction_is_on_the_page() -> None:
     outlook: CompactionOutlook = replace(OUTLOOK, explanation="the dirty part is 20 % of the log")
     assert "The dirty part is 20 % of the log." in check(log_page(explanation(2, compaction=outlook))).text
+
+
+def test_the_page_of_a_plan_says_where_its_load_is_from() -> None:
+    text = plan_page(plan(), known=[f"measured on {HOSTILE}"])
+    assert "measured on " in check(text).text
+    assert "measured on " not in plan_page(plan())

@@ -60,7 +60,7 @@ def test_the_marks_and_the_given_settings_come_first(partition: Path, clock: Man
     assert "retention.ms=1800000" in marks[2]
     assert "segment.bytes=800" in marks[2]
     assert "cleanup.policy" not in marks[2]
-    assert marks[3] == "  nobody checks this log by the clock: kstore retain and apply_retention delete"
+    assert marks[3] == "  no store has the log open: only kstore retain or a call of apply_retention deletes segments"
 
 
 def test_of_a_long_log_the_first_and_the_last_segments_are_shown(partition: Path, clock: ManualClock) -> None:

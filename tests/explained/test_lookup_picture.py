@@ -21,7 +21,7 @@ def texts(of: kstore.Explanation) -> list[str]:
 
 def test_the_steps_have_the_entries_that_were_found_and_the_next_ones() -> None:
     found = texts(with_record(explanation(3), 20))
-    assert found[0] == "How a lookup finds record 20"
+    assert found[0] == "How a lookup finds the record at offset 20"
     assert {"12:00:40 \u2192 offset 15", "12:01:20 \u2192 offset 29", "offset 15 \u2192 byte 2,700"} <= set(found)
     assert "nothing is scanned" in found
     assert "offsets 18 \u2013 20, 450 B, zstd, at byte 2,700" in found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from kstore.explained.explained_plan import Plan, Range
+from kstore.explained.explained_plan import Plan, PlannedRange
 from kstore.explained.plan_picture import differences, picture
 from tests.support import pictured
 from tests.support.explained_facts import DAY, HOSTILE, MINUTE, plan
@@ -21,7 +23,7 @@ def test_a_plan_shows_segments_with_their_reason_and_their_end() -> None:
     assert found[0].startswith("retention.ms = 10 minutes, segment.bytes = 16.0 KiB: 19.5 KiB to 48.8 KiB on the disk")
     assert found.count("16.0 KiB, segment.bytes") == 8
     assert "20 min, retention.ms" in found
-    assert "repeats from 27 min 15 s on" in found
+    assert "first deletion after 27 min 15 s" in found
     assert "10 min \u2013 14 min 33 s \u2013 24 min 5 s" in found
 
 
@@ -49,7 +51,7 @@ PLANS = [
     plan(fill_ms=6000, keep_ms=1),
     plan(segments=(), disk=(), steady_ms=None, life_ms=None, freed_ms=None),
     plan(disk=((0, 0),), steady_ms=0),
-    plan(life_ms=Range(0, 0, 0), freed_ms=Range(0, 0, 0)),
+    plan(life_ms=PlannedRange(0, 0, 0), freed_ms=PlannedRange(0, 0, 0)),
     plan(settings={HOSTILE * 9: HOSTILE * 9, "cleanup.policy": ("compact", "delete")}, given=frozenset({HOSTILE * 9})),
 ]
 
@@ -65,5 +67,26 @@ def test_a_long_line_keeps_its_peaks_in_few_points() -> None:
     svg = pictured.check(picture(plan(disk=points, steady_ms=None)))
     assert len(svg) < 30_000
     assert "9.8 KiB" in pictured.texts(svg)
-    top = min(float(part.split("H")[0].split('"')[0]) for part in svg.split("V")[1:] if part[0].isdigit())
-    assert top < 200
+    assert min(y for _, y in line(svg)) < 200
+
+
+def test_the_disk_grows_evenly_between_two_points_and_falls_at_once() -> None:
+    first, before, after, last = line(
+        pictured.check(picture(plan(disk=((0, 0), (8, 400), (8, 100), (16, 400)), steady_ms=None)))
+    )
+    assert before[0] == after[0] == (first[0] + last[0]) / 2
+    assert before[1] == last[1] < after[1] < first[1]
+
+
+def test_a_long_line_falls_where_much_is_deleted() -> None:
+    points = [*((number, number) for number in range(9001)), *((9000 + number, number) for number in range(9001))]
+    drawn = line(pictured.check(picture(plan(disk=tuple(points), steady_ms=None))))
+    upright = [(one[1], other[1]) for one, other in pairwise(drawn) if one[0] == other[0]]
+    before, after = max(upright, key=lambda ends: abs(ends[1] - ends[0]))
+    assert after - before > 100
+
+
+def line(svg: str) -> list[tuple[float, float]]:
+    """Return the points of the line of the disk."""
+    [along] = re.findall(r'class="nowline" fill="none" stroke-width="2" d="M([0-9. ]+(?:L[0-9. ]+)*)', svg)
+    return [(float(x), float(y)) for x, y in (each.split() for each in along.split("L"))]

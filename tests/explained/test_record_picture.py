@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from kstore.explained import record_picture
 from kstore.explained.explanation import CheckTimes, Explanation
-from kstore.explained.record_words import headline, total
+from kstore.explained.record_phases import phases_of
+from kstore.explained.record_words import cleaning_words, headline, total
 from tests.support import pictured
 from tests.support.explained_facts import (
     DAY,
@@ -59,9 +61,32 @@ def of_compaction() -> Explanation:
     return with_setting(usual(**held, **NEVER), cleanup_policy="compact")
 
 
+def searched(**changes: object) -> Explanation:
+    """Record 17 of a compacted log in which the next record of its key was looked for up to the log end."""
+    of = of_compaction()
+    assert of.record is not None
+    return replace(of, record=replace(of.record, **{"searched_offset": of.log_end_offset, **changes}))  # type: ignore[arg-type]
+
+
+def superseded() -> Explanation:
+    return searched(superseded_by=27, superseded_timestamp=NOON + 3 * MINUTE, searched_offset=28)
+
+
+def of_the_newest() -> Explanation:
+    return searched()
+
+
+def of_a_tombstone() -> Explanation:
+    return searched(is_tombstone=True)
+
+
+def of_a_hostile_key() -> Explanation:
+    return searched(key=HOSTILE * 9)
+
+
 def by_size() -> Explanation:
     held = {"holds": ("retention.bytes",), "bytes_left": 2048}
-    return with_setting(usual(**held, **NEVER), retention_ms=-1, retention_bytes=40_000)
+    return with_setting(usual(**held, **NEVER), retention_ms=-1, retention_bytes=8100 + 2048)
 
 
 def by_time_and_size() -> Explanation:
@@ -109,37 +134,46 @@ def of_seven_days() -> Explanation:
 
 IS_YOUNG = "the newest record of its segment is only 8 minutes old, and retention.ms is 10 minutes"
 IN_ORDER = "an earlier segment is kept, and segments are deleted in their order"
+BY = "no reader sees it from"
 SAID = {
-    usual: f"Record 17 is still there because {IS_YOUNG}; it goes at 12:24 at the latest.",
+    usual: f"Record 17 is still there because {IS_YOUNG}; {BY} 12:24:00 on, at the latest.",
     of_the_future: "Record 17 is still there because a record of its segment has a timestamp in the future, 2030-03-17 "
-    "17:46, and age counts from there; it goes at 2030-03-17 18:01 at the latest.",
-    without_limit: "Record 17 stays: neither retention.ms nor retention.bytes sets a limit.",
-    of_compaction: "Record 17 stays: cleanup.policy is compact, so neither age nor size deletes it, until compaction "
-    "finds a newer record of its key.",
-    by_size: "Record 17 is still there because the log without its segment would be less than 39.1 KiB "
-    "(retention.bytes); it goes when the log has grown by 2.0 KiB.",
-    by_time_and_size: f"Record 17 is still there because {IS_YOUNG}; it goes at 12:24 at the latest.",
-    after_an_earlier_one: f"Record 17 is still there because {IN_ORDER}; it goes at 13:05 at the latest.",
-    of_a_lone_log: f"Record 17 is still there because {IS_YOUNG}; a call of apply_retention from 12:19 on deletes it.",
-    overdue: "Record 17 may be deleted and is still there because no check has come since; it goes at 12:31.",
+    f"17:46:40, and age counts from there; {BY} 2030-03-17 18:01:40 on, at the latest.",
+    without_limit: "Record 17 stays for ever: neither retention.ms nor retention.bytes is set.",
+    of_compaction: "Record 17 stays: cleanup.policy is compact, so neither age nor size deletes it.",
+    superseded: "Record 17 is superseded by the record at offset 27, which has the same key; it stays until the "
+    "cleaner rewrites its segment without it.",
+    of_the_newest: "Record 17 stays: it is the newest record of its key that was found, and cleanup.policy is compact, "
+    "so neither age nor size deletes it.",
+    of_a_tombstone: "Record 17 is a tombstone, which tells that its key is deleted: a cleaning drops it after "
+    "delete.retention.ms.",
+    by_size: "Record 17 is still there because only 7.9 KiB of the log are newer than its segment, and retention.bytes "
+    "keeps 9.9 KiB; it is deleted at the first check after 2.0 KiB more are appended.",
+    by_time_and_size: f"Record 17 is still there because {IS_YOUNG}; {BY} 12:24:00 on, at the latest.",
+    after_an_earlier_one: f"Record 17 is still there because {IN_ORDER}; {BY} 13:05:00 on, at the latest.",
+    of_a_lone_log: f"Record 17 is still there because {IS_YOUNG}; a call of apply_retention from 12:19:00 on deletes "
+    "it.",
+    overdue: f"Record 17 may be deleted and is still there because no check has come since; {BY} 12:31:00 on.",
     active: "Record 120 is still there because the newest record of its segment was written just now, and retention.ms "
-    "is 10 minutes; it goes at 12:33:05 at the latest, if nothing more is appended.",
+    f"is 10 minutes; {BY} 12:33:05 on, at the latest, if nothing more is appended.",
     without_timestamps: "Record 17 is still there because its segment was written a short time ago, and retention.ms "
-    "is 10 minutes; it goes at 12:24 at the latest.",
+    f"is 10 minutes; {BY} 12:24 on, at the latest.",
     uncommitted: "Record 17 is still there because the high watermark is below the end of its segment; nothing deletes "
     "it.",
 }
 
 
 @pytest.mark.parametrize("made", SAID, ids=lambda made: made.__name__)
-def test_one_sentence_says_why_a_record_is_there_and_when_it_goes(made: type[Explanation]) -> None:
+def test_one_sentence_says_why_a_record_is_there_and_when_it_goes(made: Callable[[], Explanation]) -> None:
     of = made()
     assert of.record is not None
     assert headline(of, of.record) == SAID[made]
 
 
-@pytest.mark.parametrize("made", [*SAID, of_hostile_name, of_seven_days], ids=lambda made: made.__name__)
-def test_the_life_of_every_record_is_drawn_soundly(made: type[Explanation]) -> None:
+@pytest.mark.parametrize(
+    "made", [*SAID, of_hostile_name, of_a_hostile_key, of_seven_days], ids=lambda made: made.__name__
+)
+def test_the_life_of_every_record_is_drawn_soundly(made: Callable[[], Explanation]) -> None:
     of = made()
     assert of.record is not None
     for titled in (True, False):
@@ -154,15 +188,96 @@ def test_the_phases_follow_each_other_with_their_times_and_durations() -> None:
     found = pictured.texts(record_picture.picture(usual()))
     titles = [
         "Written 12:01:25",
-        "Its segment ends 12:09",
-        "Old enough 12:19",
-        "Deleted by 12:24",
-        "Off the disk by 12:25",
+        "Segment ends 12:09:00",
+        "Old enough 12:19:00",
+        "Deleted by 12:24:00",
+        "Off the disk by 12:25:00",
     ]
     assert [each for each in found if each in titles] == titles
     assert [each for each in found if each.endswith(" min")] == ["9 min", "10 min", "5 min", "1 min"]
-    assert "now 12:17" in found
+    assert {"now 12:17:00", "this record", "time, not to scale"} <= set(found)
     assert found[-1] == "In all at most: readable for 22 min 35 s, on the disk for 23 min 35 s (retention.ms: 10 min)."
+
+
+def test_a_record_of_the_active_segment_lives_at_least_so_long() -> None:
+    of = active()
+    assert of.record is not None
+    assert total(of, of.record) == (
+        "In all at least: readable for 18 min 5 s, on the disk for 19 min 5 s; longer if more is appended to its "
+        "segment (retention.ms: 10 min)."
+    )
+
+
+def test_a_false_date_is_a_phase_of_its_own() -> None:
+    of = of_the_future()
+    found = pictured.texts(record_picture.picture(of))
+    titles = [
+        "Segment ends 2013-06-01 12:09:05",
+        "Timestamp 2030-03-17 17:46:40",
+        "Old enough 2030-03-17 17:56:40",
+        "Deleted by 2030-03-17 18:01:40",
+    ]
+    assert [each for each in found if each in titles] == titles
+    assert "the batch that ends at offset 108." in " ".join(found)
+    assert of.record is not None
+    assert total(of, of.record) == ""
+
+
+def test_a_segment_whose_first_timestamp_is_false_is_drawn_where_it_was_written() -> None:
+    of = of_the_future()
+    assert of.record is not None
+    held = replace(of.segments[0], first_timestamp=YEAR_2030)
+    [_, filling, *_] = phases_of(replace(of, segments=(held, *of.segments[1:])), of.record)
+    assert (filling.start, filling.end) == (of.record.timestamp, held.rolled_ms)
+
+
+def test_a_limit_of_size_is_drawn_in_bytes() -> None:
+    found = pictured.texts(record_picture.picture(by_size()))
+    assert {
+        "Until 2.0 KiB more are appended",
+        "old: 16.0 KiB",
+        "newer: 7.9 KiB",
+        "retention.bytes keeps 9.9 KiB",
+        "Deleted at the first check after that",
+        "The broker or store checks every 5 minutes. No reader sees it from then on. Off the disk 1 minute later.",
+    } <= set(found)
+
+
+def test_a_superseded_record_has_the_newer_one_beside_it() -> None:
+    found = pictured.texts(record_picture.picture(superseded()))
+    assert {"Superseded 12:03:00", "offset 27", "Until the cleaner rewrites its segment"} <= set(found)
+    assert "The newest of its key" in pictured.texts(record_picture.picture(of_the_newest()))
+    assert "A tombstone" in pictured.texts(record_picture.picture(of_a_tombstone()))
+
+
+@pytest.mark.parametrize(
+    ("newer", "outlook", "said"),
+    [
+        (120, {}, "The newer record's segment is the active one: no cleaning reads that before the log rolls."),
+        (27, {"first_uncleanable_offset": 20}, "The dirty part is too small."),
+        (
+            27,
+            {"ratio": 0.25},
+            "No cleaning is due: 25% of the log is new since the last one, and one needs more than 50%.",
+        ),
+        (27, {}, "No cleaning is due."),
+        (27, {"due_ms": AT}, "The next pass of the cleaner cleans this log."),
+        (27, {"due_ms": AT + MINUTE}, "The first pass of the cleaner from 12:18:00 on cleans this log."),
+    ],
+)
+def test_the_next_cleaning_is_told_in_words(newer: int, outlook: dict[str, object], said: str) -> None:
+    of = with_setting(searched(superseded_by=newer), min_cleanable_dirty_ratio=0.5)
+    changed = replace(of.compaction, **{"first_uncleanable_offset": 109, **outlook})  # type: ignore[arg-type]
+    assert of.record is not None
+    assert cleaning_words(replace(of, compaction=changed), of.record) == said
+
+
+def test_a_lone_log_is_cleaned_by_a_call() -> None:
+    of = searched(superseded_by=27)
+    due = replace(of.compaction, first_uncleanable_offset=109, due_ms=AT)
+    assert of.record is not None
+    said = cleaning_words(replace(of, compaction=due, checks=CheckTimes("caller", None, None)), of.record)
+    assert said == "The log is open alone: a call of compact cleans it."
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.explained.time_scale import TimeScale, clock_of, duration, even_steps
+from kstore.explained.time_scale import TimeScale, bound, clock_of, duration, even_steps
 
 NOON = 1_370_088_000_000  # 2013-06-01T12:00Z
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -88,6 +88,21 @@ def test_a_span_is_written_in_its_two_largest_units(milliseconds: int, words: st
     assert duration(milliseconds, is_short=True) == short
 
 
+@pytest.mark.parametrize(
+    ("milliseconds", "most", "least"),
+    [
+        (0, "0 ms", "0 ms"),
+        (4_520_000, "1 h 15 min 20 s", "1 h 15 min 20 s"),
+        (4_520_001, "1 h 15 min 21 s", "1 h 15 min 20 s"),
+        (2 * DAY - 1, "2 d", "1 d 23 h 59 min"),
+        (366 * DAY + 1, "1 y 1 d 1 h", "1 y 1 d"),
+    ],
+)
+def test_a_bound_of_a_span_is_true_of_it(milliseconds: int, most: str, least: str) -> None:
+    assert bound(milliseconds, is_least=False) == most
+    assert bound(milliseconds, is_least=True) == least
+
+
 @given(st.integers(0, (1 << 63) - 1))
 def test_any_span_has_at_most_two_units(milliseconds: int) -> None:
     assert len(duration(milliseconds).split()) in (2, 4)
@@ -99,6 +114,12 @@ def test_times_of_one_day_are_written_without_it() -> None:
     assert write(NOON + DAY) == "2013-06-02 12:00"
     assert clock_of([NOON, NOON + DAY])(NOON) == "2013-06-01 12:00"
     assert clock_of([NOON])(1 << 62) == f"{1 << 62} ms"
+
+
+def test_even_times_have_seconds_if_one_of_them_has() -> None:
+    write = clock_of([NOON, NOON + 5 * SECOND], is_even=True)
+    assert [write(time) for time in (NOON, NOON + DAY)] == ["12:00:00", "2013-06-02 12:00:00"]
+    assert clock_of([NOON, NOON + HOUR], is_even=True)(NOON) == "12:00"
 
 
 @pytest.mark.parametrize("end", [1, 999, 25 * MINUTE, 400 * DAY, 10**15])

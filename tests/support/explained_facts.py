@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes, Remedy
-from kstore.explained.explained_plan import Load, Plan, PlannedSegment, Range
+from kstore.explained.explained_plan import Load, Plan, PlannedRange, PlannedSegment
 from kstore.explained.explanation import (
     CheckTimes,
     ExplainedRecord,
@@ -55,6 +55,7 @@ def segment(number: int, **changes: Any) -> ExplainedSegment:
         time_index_entries=4,
         first_timestamp=first,
         max_timestamp=newest,
+        max_timestamp_offset=(number + 1) * RECORDS - 1,
         is_active=False,
         path=f"/data/orders-0/{number * RECORDS:020d}.log",
         roll_reason="size",
@@ -146,6 +147,8 @@ def with_record(of: Explanation, offset: int, **changes: Any) -> Explanation:
     made = ExplainedRecord(
         offset=offset,
         timestamp=timestamp,
+        key="k6",
+        is_tombstone=False,
         segment_base_offset=holder.base_offset,
         batch_offsets=(first, first + 2),
         batch_position=position,
@@ -153,6 +156,10 @@ def with_record(of: Explanation, offset: int, **changes: Any) -> Explanation:
         compression="zstd",
         steps=steps,
         bytes_scanned=position - start,
+        superseded_by=None,
+        superseded_timestamp=None,
+        searched_offset=None,
+        tombstone_ms=None,
         future=("The log rolled by segment.bytes.", "A check deletes it."),
         earliest_ms=holder.earliest_ms,
         latest_ms=holder.latest_ms,
@@ -220,11 +227,11 @@ def plan(*, fill_ms: int = FILLED + 5000, keep_ms: int = KEPT, count: int = 12, 
         segment_count=1000,
         roll_reasons={"size": 999},
         disk=kept,
-        disk_bytes=Range(20_000, 30_000, 50_000),
-        index_bytes=Range(200, 300, 400),
-        life_ms=Range(keep_ms, keep_ms + fill_ms // 2, keep_ms + fill_ms + 5 * MINUTE),
-        freed_ms=Range(keep_ms + MINUTE, keep_ms + fill_ms // 2 + MINUTE, keep_ms + fill_ms + 6 * MINUTE),
-        live_segments=Range(2, 3, 4),
+        disk_bytes=PlannedRange(20_000, 30_000, 50_000),
+        index_bytes=PlannedRange(200, 300, 400),
+        life_ms=PlannedRange(keep_ms, keep_ms + fill_ms // 2, keep_ms + fill_ms + 5 * MINUTE),
+        freed_ms=PlannedRange(keep_ms + MINUTE, keep_ms + fill_ms // 2 + MINUTE, keep_ms + fill_ms + 6 * MINUTE),
+        live_segments=PlannedRange(2, 3, 4),
         files=12,
         descriptors=6,
         first_acting="segment.bytes",

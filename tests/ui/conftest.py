@@ -104,9 +104,10 @@ def serving() -> Iterator[Callable[..., Pages]]:
 
         def serve(root: Path, **options: Any) -> Pages:
             options.setdefault("clock", lambda: time.time_ns() // 1_000_000)
+            of_server = {"patience": options.pop("connection_patience", 60.0)}
             viewed = ViewedStore([str(root)], patience=30, **options)
             stack.callback(viewed.close)
-            server = stack.enter_context(Server(viewed, interval=0.01))
+            server = stack.enter_context(Server(viewed, interval=0.01, **of_server))
             made = Pages(server, viewed)
             stack.callback(made.close)
             return made

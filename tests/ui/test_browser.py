@@ -31,6 +31,7 @@ EVERY_PAGE = {
     "partitions": "/",
     "groups": "/groups",
     "disk": "/disk",
+    "plan": "/plan?rate=0.2&record_bytes=150&segment.bytes=16384&retention.ms=10m&other.segment.ms=5m&days=2",
     "segments": PLACE,
     "segments-over-offsets": f"{PLACE}?axis=offset",
     "segment": f"{PLACE}?segment=0",
@@ -263,6 +264,16 @@ def test_a_segment_is_explained_by_the_keyboard_alone(filled: Pages, window: Cal
     assert label
     page.keyboard.press("Enter")
     page.get_by_role("heading", name=re.compile(r"^Segment \d+")).wait_for()
+
+
+def test_a_plan_is_played_with(filled: Pages, window: Callable[..., Window]) -> None:
+    shown = window(filled)
+    page = shown.open(PLACE)
+    page.get_by_role("link", name="Plan with these settings").click()
+    assert page.get_by_label("segment.bytes").first.input_value() == "1500"
+    page.get_by_role("group", name="Compared with").get_by_label("retention.ms").fill("30m")
+    page.keyboard.press("Enter")
+    page.locator("svg", has_text="retention.ms = 30 minutes").wait_for()
 
 
 def test_damage_is_shown_where_it_is(filled: Pages, window: Callable[..., Window]) -> None:

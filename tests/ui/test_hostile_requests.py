@@ -19,6 +19,7 @@ PARAMETERS = {
     "/": ("topic", "sort", "page"),
     "/groups": ("group", "page"),
     "/disk": ("page",),
+    "/plan": ("rate", "record_bytes", "batch_records", "idle", "keys", "days", "segment.bytes", "other.segment.ms"),
     PARTITION: ("axis", "page", "segment"),
     f"{PARTITION}/records": ("offset", "time", "key", "match"),
     f"{PARTITION}/record": ("offset",),
@@ -84,6 +85,9 @@ def test_hostile_values_of_a_parameter_are_refused_or_escaped(orders: Pages, pat
         (f"{PARTITION}/record", "offset", ""),
         (f"{PARTITION}/batches", "offset", "1.5"),
         (f"{PARTITION}/check", "run", "maybe"),
+        ("/plan", "rate", "x"),
+        ("/plan", "days", "9999"),
+        ("/plan", "segment.bytes", "-5"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_named(orders: Pages, path: str, name: str, value: str) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 import kstore
 from kstore.ui import live_events
+from kstore.ui.viewed_store import ViewedStore
 from tests.ui.conftest import Pages
 
 LIVE = "/live/partition/orders/0"
@@ -127,6 +132,29 @@ def test_streams_are_limited_and_one_that_ended_makes_room(
     third.close()
 
 
+def test_streams_that_are_asked_for_at_once_are_limited_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_events, "MAX_STREAMS", 2)
+    kstore.Log.open(root / "orders-0").close()
+    viewed = ViewedStore([str(root)], clock=lambda: 0)
+    live = live_events.LiveEvents(viewed)
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
+    scope["path_params"] = {"topic": "orders", "number": "0"}
+
+    async def ask() -> list[int]:
+        answers = [await live.partition(Request(scope)) for _ in range(5)]  # none of them has begun
+        return [getattr(answer, "status_code", 200) for answer in answers]
+
+    with closing(viewed):
+        assert asyncio.run(ask()) == [200, 200, 503, 503, 503]
+
+
+def test_head_of_a_stream_ends(orders: Pages) -> None:
+    answer = orders.ask(LIVE, "HEAD")
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert not answer.text
+
+
 def test_a_server_that_stops_ends_its_streams(root: Path, pages: Callable[..., Pages]) -> None:
     kstore.Log.open(root / "orders-0").close()
     served = pages(root)
@@ -144,7 +172,3 @@ def test_a_hostile_address_of_a_stream_is_refused(orders: Pages) -> None:
         ("/live/partition/%2e%2e/0/0", 404),
     ):
         assert orders.ask(path).status == status
-
-
-def test_head_of_a_stream_ends(orders: Pages) -> None:
-    assert orders.ask(LIVE, "HEAD").status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import kstore
 from kstore.tools.check.verify import verify
 from kstore.ui import partition_facts
 from kstore.ui.partition_facts import PAGE_BATCHES
+from kstore.ui.server import Server
+from kstore.ui.viewed_store import ViewedStore
 from tests.conftest import ManualClock
 from tests.ui.conftest import Pages
 from tests.ui.test_directory_pages import cells
@@ -286,3 +289,30 @@ def test_of_very_many_segments_in_an_object_store_none_is_explained(
     text = served.read(PLACE)
     assert "<svg" not in text
     assert "at most 2 segments are explained" in text
+
+
+def test_a_log_whose_explanation_takes_long_is_shown_without_it_first(
+    rolled: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, explain = threading.Event(), kstore.Log.explain
+    monkeypatch.setattr(kstore.Log, "explain", lambda *log, **asked: go_on.wait(60) and explain(*log, **asked))
+    viewed = ViewedStore([str(rolled)], clock=clock, patience=0)
+    with Server(viewed, interval=0.01) as server:
+        served = Pages(server, viewed)
+        text = served.read(PLACE)
+        assert "are being explained" in text
+        assert "<svg" not in text
+        go_on.set()
+        while "are being explained" in (text := served.read(PLACE)):
+            pass
+        assert "<svg" in text
+    viewed.close()
+
+
+def test_a_check_of_too_many_segments_is_refused(
+    rolled: Path, pages: Callable[..., Pages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_facts, "CHECK_SEGMENTS", 2)
+    served = pages(rolled)
+    assert served.ask(f"{PLACE}/check?run=yes").status == 400
+    assert served.ask(f"{PLACE}/check?run=yes&segment=0").status == 200

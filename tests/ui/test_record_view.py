@@ -118,6 +118,22 @@ def test_a_search_goes_on_where_it_ended(partition: Path, monkeypatch: pytest.Mo
         assert requests > 3
 
 
+def test_a_search_looks_at_so_many_records_however_well_they_compress(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_view, "LOOKED_AT_BYTES", 100_000)
+    with kstore.Log.open(partition, compression_type="zstd") as log:
+        log.append_many([(b"k", None)] * 5000)
+        log.append_many([(b"k", bytes(60_000))] * 3)
+        ends, offset = [], 0
+        while not (found := find_records(log, offset, b"other", exact=True)).is_end:
+            assert not found.records
+            assert found.next_offset > offset
+            offset = found.next_offset
+            ends.append(offset)
+        assert ends == [991, 1982, 2973, 3964, 4955, 5002]
+
+
 def test_a_search_ends_after_a_page_of_hits_and_misses_none(partition: Path) -> None:
     with kstore.Log.open(partition) as log:
         log.append_many([(b"k", b"%d" % number) for number in range(120)])

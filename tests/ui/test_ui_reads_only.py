@@ -15,6 +15,7 @@ EVERY_PAGE = (
     "/?sort=size",
     "/groups",
     "/disk",
+    "/plan",
     *(
         f"/partition/orders/0{way}"
         for way in (

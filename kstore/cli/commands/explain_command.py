@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_paths, command_times, output
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.progress import Progress
 from kstore.config.broker_config import BrokerConfig
-from kstore.disk import fs
 from kstore.errors import ConfigError, ConfigWarning
 from kstore.explained.disk_text import disk_text
 from kstore.explained.explained_disk import DiskExplanation
@@ -20,9 +18,6 @@ from kstore.explained.explanation import Explanation
 from kstore.explained.explanation_text import explanation_text
 from kstore.log.hosted_log import HostedLog
 from kstore.store.store import Store
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["run"]
 
@@ -118,7 +113,6 @@ def _show(asked: argparse.Namespace, found: T, as_text: AsText[T]) -> None:
     if asked.json:
         print(json.dumps(found.to_dict(), indent=2))
     elif asked.html is not None:
-        fs.write_atomically(asked.html, found.to_html().encode())
-        print(f"written: {escaped(asked.html)}")
+        output.write_page(asked.html, found.to_html())
     else:
         print(as_text(found, everything=asked.all))

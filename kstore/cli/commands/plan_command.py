@@ -8,13 +8,11 @@ import warnings
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from kstore.base.terminal import escaped
-from kstore.cli import command_options, command_paths
+from kstore.cli import command_options, command_paths, output
 from kstore.cli.command_options import UsageError
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import LogConfig, from_properties
-from kstore.disk import fs
 from kstore.errors import ConfigWarning
 from kstore.explained.explained_plan import Load, Plan
 from kstore.explained.plan_html import plan_page
@@ -41,7 +39,7 @@ _EXAMPLES = """examples:
   kstore plan --like data/orders --wish segment.ms=300000
   kstore plan --like data/orders-0 --wish retention.bytes=1073741824 --html plan.html
 """
-_BROKERS_DEFAULT = "That default deletes nothing by age, a broker's after 7 days"
+_BROKERS_DEFAULT = "kstore's default of retention.ms deletes nothing by age; Kafka's deletes after 7 days."
 
 
 def run(arguments: list[str]) -> int:
@@ -108,7 +106,7 @@ def run(arguments: list[str]) -> int:
     if asked.wish:
         wishes = _wishes(asked.wish)
         wished = planned(_with(config, LogConfig.resolve(wishes)), _with(broker, BrokerConfig.resolve(wishes)))
-    _show(asked, today, wished, found, None if asked.like is None else _note(asked.like, given))
+    _show(asked, today, wished, found, None if asked.like is None else _note(asked.like, config, given))
     return 0
 
 
@@ -166,7 +164,9 @@ def _with(settings: T, wished: T) -> T:
     return settings.replace(**{name: getattr(wished, name) for name in wished.explicit})
 
 
-def _note(path: str, given: dict[str, str] | None) -> str | None:
+def _note(path: str, config: LogConfig, given: dict[str, str] | None) -> str | None:
+    if not config.deletes:
+        return None  # retention.ms does not count
     return command_paths.note_on_broker([path], given, "retention.ms", _BROKERS_DEFAULT)
 
 
@@ -182,8 +182,9 @@ def _show(
         return
     if asked.html is not None:
         title = "A plan of a log" if found is None else f"A plan of a log like {found.path}"
-        fs.write_atomically(asked.html, plan_page(today, wished, title=title).encode())
-        print(f"written: {escaped(asked.html)}")
+        known = [] if found is None else [str(found), *found.notes]
+        known += [] if note is None else [note]
+        output.write_page(asked.html, plan_page(today, wished, title=title, known=known))
         return
     if found is not None:
         print(found)

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 
 class Described(NamedTuple):
-    """A segment, its description, and its first batch (None if it is empty), or why that cannot be read."""
+    """A segment, its description, and its first batch (None if it is empty), or why that cannot be read.
+
+    `max_timestamp_offset` is the last offset of the first batch that has the greatest timestamp.
+    """
 
     segment: Segment
     info: SegmentInfo
     first_batch: BatchPlace | None
     damage: str | None = None
+    max_timestamp_offset: int = -1
 
 
 class Snapshot(NamedTuple):
@@ -56,7 +60,8 @@ def _describe(view: View, segment: Segment, next_offset: int, *, is_active: bool
     try:
         info = describe(view, segment, next_offset, is_active=is_active)
         first = segment.first_batch(info.size_bytes)
-        return Described(segment, info, first, "it is cut off" if info.size_bytes and first is None else None)
+        damage = "it is cut off" if info.size_bytes and first is None else None
+        return Described(segment, info, first, damage, view.maximum(segment)[1])
     except CorruptRecordError as error:
         # As `describe` does, without what the first batch says.
         info = SegmentInfo(
@@ -71,4 +76,4 @@ def _describe(view: View, segment: Segment, next_offset: int, *, is_active: bool
             path=segment.path,
             roll_reason=segment.roll_reason,
         )
-        return Described(segment, info, None, error.reason)
+        return Described(segment, info, None, error.reason, view.maximum(segment)[1])

@@ -13,8 +13,9 @@ from kstore.log.explaining.deciding_settings import deciding
 from kstore.log.explaining.deleted_files import deleted_files
 from kstore.log.explaining.described_segments import Described, Snapshot, describe_with_batches, snapshot
 from kstore.log.explaining.kept_segments import Kept, Moment, keep
+from kstore.log.explaining.newer_record import Newer, next_of_key
 from kstore.log.explaining.record_future import Fate, future
-from kstore.log.explaining.record_walk import Target, walk
+from kstore.log.explaining.record_walk import Target, Walk, walk
 from kstore.log.explaining.roll_causes import Cause, RollRules
 from kstore.log.explaining.unknown_settings import note
 from kstore.log.explaining.waiting_compaction import waits_for
@@ -27,6 +28,9 @@ from kstore.log.writing.writer import Writer
 if TYPE_CHECKING:
     from kstore.config.log_config import LogConfig
     from kstore.log.reading.read_only_view import ReadOnlyView
+
+
+_KEY_BYTES = 100  # of a record's key are shown
 
 
 class Question(NamedTuple):
@@ -107,6 +111,7 @@ def _segment(
         time_index_entries=info.time_index_entries,
         first_timestamp=_timestamp(info.first_timestamp),
         max_timestamp=_timestamp(info.max_timestamp),
+        max_timestamp_offset=None if info.max_timestamp < 0 else each.max_timestamp_offset,
         is_active=info.is_active,
         path=info.path,
         roll_reason=cause.reason,
@@ -150,9 +155,14 @@ def _record(
         return None
     fate = fate_in(number)
     when = fate.kept.when
+    record = found.record
+    newer = _newer(view, found, fate.config, end)
+    is_tombstone = record is not None and not found.batch.is_control and record.key is not None and record.value is None
     return ExplainedRecord(
         offset=offset,
-        timestamp=None if found.record is None else _timestamp(found.record.timestamp),
+        timestamp=None if record is None else _timestamp(record.timestamp),
+        key=None if record is None or record.key is None or found.batch.is_control else _as_text(record.key),
+        is_tombstone=is_tombstone,
         segment_base_offset=fate.segment.base_offset,
         batch_offsets=(found.place.base_offset, found.place.last_offset),
         batch_position=found.place.position,
@@ -160,8 +170,25 @@ def _record(
         compression=found.batch.compression,
         steps=found.steps,
         bytes_scanned=found.bytes_scanned,
-        future=future(found, fate),
+        superseded_by=None if newer is None or newer.offset < 0 else newer.offset,
+        superseded_timestamp=None if newer is None else _timestamp(newer.timestamp),
+        searched_offset=None if newer is None else newer.end_offset,
+        tombstone_ms=found.batch.delete_horizon_ms if is_tombstone else None,
+        future=future(found, fate, newer),
         earliest_ms=when.earliest_ms,
         latest_ms=when.latest_ms,
         freed_ms=when.freed_ms,
     )
+
+
+def _newer(view: Writer | ReadOnlyView, found: Walk, config: LogConfig, end_offset: int) -> Newer | None:
+    """Return what was found of newer records of a record's key; None if compaction does not ask for it."""
+    record = found.record
+    if not config.compacts or record is None or record.key is None or found.batch.is_control:
+        return None
+    return next_of_key(view, record.key, record.offset, end_offset)
+
+
+def _as_text(key: bytes) -> str:
+    text = key[:_KEY_BYTES].decode("utf-8", "backslashreplace")
+    return text if len(key) <= _KEY_BYTES else f"{text}\u2026"

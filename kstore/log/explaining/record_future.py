@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kstore.config.log_config import LogConfig
     from kstore.explained.explanation import CheckTimes, ExplainedSegment
     from kstore.log.explaining.kept_segments import Kept
+    from kstore.log.explaining.newer_record import Newer
     from kstore.log.explaining.record_walk import Walk
 
 _BY = {
@@ -35,9 +36,10 @@ class Fate(NamedTuple):
     config: LogConfig
 
 
-def future(found: Walk, fate: Fate) -> tuple[str, ...]:
-    """Return what happens to a record, in the order of time."""
-    return (*_state(found), *_roll(fate), *_deletion(fate), *(_compaction(found) if fate.config.compacts else ()))
+def future(found: Walk, fate: Fate, newer: Newer | None) -> tuple[str, ...]:
+    """Return what happens to a record, in the order of time; `newer` is what was found of its key above it."""
+    of_cleaning = _compaction(found, fate.config, newer) if fate.config.compacts else ()
+    return (*_state(found), *_roll(fate), *_deletion(fate), *of_cleaning)
 
 
 def _state(found: Walk) -> Iterator[str]:
@@ -87,16 +89,24 @@ def _deletion(fate: Fate) -> Iterator[str]:
         yield f"Nothing deletes it: {kept.explanation}."
 
 
-def _compaction(found: Walk) -> Iterator[str]:
+def _compaction(found: Walk, config: LogConfig, newer: Newer | None) -> Iterator[str]:
     record = found.record
     if record is None or found.batch.is_control:
         return
-    if record.key is None:
+    if newer is None:
         yield "It has no key, so the next cleaning of its segment drops it."
-    elif record.value is None:
-        yield "It is a tombstone: a cleaning drops it delete.retention.ms after the first one that keeps it."
-    else:
-        yield "Compaction keeps it until a cleaning finds a newer record of its key."
+        return
+    if newer.offset >= 0:
+        where = f"at offset {newer.offset}"
+        yield f"A newer record of its key is {where}: the next cleaning that reads both removes this one."
+        return
+    yield f"No newer record of its key is below offset {newer.end_offset}: compaction keeps it until there is one."
+    if record.value is None:
+        kept = times.span(config.delete_retention_ms)
+        since = f"delete.retention.ms = {kept} after the first cleaning that keeps it"
+        if found.batch.delete_horizon_ms is not None:
+            since = f"from {times.show(found.batch.delete_horizon_ms)} on"
+        yield f"It is a tombstone: a cleaning drops it {since}."
 
 
 def _capitalised(text: str) -> str:

@@ -38,11 +38,12 @@ def note(
     `knows_topics` says that the settings come from a store, which has read those of its topics.
     """
     sentences: list[str] = []
-    is_given = "retention_ms" in config.explicit or not config.deletes
     other = kafka_default(view.root, config)
     if other is not None:
         sentences.append(of_brokers([view.root], _of_default(facts, other, marks, at_ms)))
-    elif not is_given and not knows_topics and fs.exists(os.path.join(view.root, topic_files.TOPICS_FILE)):
+    elif knows_topics and checks.by == "broker" and is_of_store(view.root, config):
+        sentences.append(of_store(view.root))
+    elif not knows_topics and is_of_store(view.root, config):
         sentences.append(
             f"A store wrote {view.root}: the settings that it was opened with are not in the directory, and those of "
             f"its topics are in {topic_files.TOPICS_FILE}, which only a store reads. Open the log with Store.open."
@@ -54,12 +55,29 @@ def note(
 
 def unchecked(root: str) -> str:
     """Return that nothing checks the logs of a directory, as a sentence."""
+    if fs.is_mounted(root):
+        return f"No check deletes from {root}: the times are those of a store that has these files on its disk."
     return f"No process has {root} open for writing now, so nothing checks it."
 
 
 def is_of_broker(root: str) -> bool:
     """Return whether a broker has written a log directory."""
     return fs.exists(os.path.join(root, BROKER_FILE))
+
+
+def is_of_store(root: str, config: LogConfig) -> bool:
+    """Return whether a store has written a log directory, and `retention.ms` of a log in it counts and is not given."""
+    if not config.deletes or "retention_ms" in config.explicit:
+        return False
+    return fs.exists(os.path.join(root, topic_files.TOPICS_FILE))
+
+
+def of_store(root: str) -> str:
+    """Return that the settings that a store was opened with are not known, and how to give them, as sentences."""
+    return (
+        f"A store wrote {root}: the settings that it was opened with are not in the directory. Give them as to "
+        "Store.open, on the command line with -c NAME=VALUE."
+    )
 
 
 def kafka_default(root: str, config: LogConfig) -> LogConfig | None:

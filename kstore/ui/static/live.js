@@ -45,7 +45,6 @@
   async function load() {
     if (loading || wanted === version) return;
     loading = true;
-    const target = wanted;
     const began = performance.now();
     try {
       const answer = await fetch(location.href, { credentials: "same-origin" });
@@ -55,7 +54,7 @@
           const fresh = page.getElementById(part.id);
           if (fresh) replace(part, fresh);
         }
-        version = target;
+        version = page.body.dataset.version;
       }
     } catch {
       // The stream tells whether the server is there.

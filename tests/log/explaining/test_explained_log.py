@@ -218,6 +218,9 @@ def test_a_store_tells_its_next_check_and_the_cleaners_next_pass(root: Path) -> 
         with kstore.Store.open(root, mode="r", config=config) as reader:
             assert reader.log("deleted", 0).explain().checks == CheckTimes("broker", None, MINUTE)
             assert reader.log("compacted", 0).explain().checks == CheckTimes("cleaner", None, 20 * SECOND)
+            assert (reader.log("deleted", 0).explain().note or "").startswith(f"A store wrote {root}: the settings")
+            assert reader.log("compacted", 0).explain().note is None
+        with kstore.Store.open(root, mode="r", config={**config, "retention.ms": "1000"}) as reader:
             assert reader.log("deleted", 0).explain().note is None
 
 
@@ -382,7 +385,9 @@ def test_compaction_waits_for_a_transaction_and_retention_does_not(partition: Pa
         assert [each.earliest_ms for each in found.segments] == [NOW + 1 + 2 * each + MINUTE + 1 for each in range(4)]
 
 
-@pytest.mark.parametrize(("key", "said"), [(b"k", "Compaction keeps it until"), (None, "It has no key, so")])
+@pytest.mark.parametrize(
+    ("key", "said"), [(b"k", "No newer record of its key is below offset 1:"), (None, "It has no key, so")]
+)
 def test_a_record_of_a_compacted_log_is_told_what_waits_for_it(partition: Path, key: bytes | None, said: str) -> None:
     with kstore.Log.open(partition, clock=ManualClock(NOW)) as log:
         log.append(b"v", key=key)

@@ -155,11 +155,14 @@ def test_a_removed_record_is_told_from_a_gap(partition: Path) -> None:
         assert (removed.timestamp, removed.batch_offsets) == (None, (0, 9))
         assert removed.future[0] == "A cleaning has removed the record; its batch keeps the offset."
         assert tombstone is not None
-        assert "It is a tombstone: a cleaning drops it delete.retention.ms after the first one that keeps it." in (
-            tombstone.future
-        )
+        assert (tombstone.is_tombstone, tombstone.key) == (True, "k2")
+        assert tombstone.tombstone_ms == NOW + log.config.delete_retention_ms
+        assert tombstone.future[-1] == "It is a tombstone: a cleaning drops it from 2023-11-15T22:13:20.000Z on."
         assert newest is not None
-        assert newest.future[-1] == "Compaction keeps it until a cleaning finds a newer record of its key."
+        assert (newest.superseded_by, newest.searched_offset) == (None, 15)
+        assert newest.future[-1] == (
+            "No newer record of its key is below offset 15: compaction keeps it until there is one."
+        )
 
 
 def test_an_offset_in_a_gap_has_no_record(partition: Path) -> None:
