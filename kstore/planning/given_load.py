@@ -18,6 +18,7 @@ Span: TypeAlias = SupportsIndex | timedelta
 
 LONGEST_MS = 36_500 * DAY_MS
 """The longest time that can be planned."""
+_LONGEST_SKEW_MS = 3650 * DAY_MS
 _MOST_BATCHES = 10**9  # for each second: the least time between two batches is a millionth of a millisecond
 _LEAST_BATCH_BYTES, _LEAST_RECORD_BYTES = 61, 7
 _PART = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
@@ -38,7 +39,7 @@ def make_load(
         rate=_positive("rate", rate),
         record_bytes=_positive("record_bytes", record_bytes),
         batch_records=records,
-        skew_ms=span_ms("skew", skew, 0),
+        skew_ms=span_ms("skew", skew, 0, _LONGEST_SKEW_MS),
         idle=idle_parts(idle),
         keys=None if keys is None else arguments.integer("keys", keys, 1),
     )

@@ -86,7 +86,7 @@ def plan(
         BrokerConfig.resolve(config).replace(**of_broker),
         load,
         duration_ms=span_ms("duration", duration, 1, LONGEST_MS),
-        start_ms=MIDNIGHT_MS if start is None else times.milliseconds("start", start),
+        start_ms=MIDNIGHT_MS + (0 if start is None else times.milliseconds("start", start) % DAY_MS),
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kstore.planning.segment_runs import SegmentRun
 
 _MOST_IN_VAIN = 300
-"""After so many checks that may delete the active segment and do not, none of the next ones is taken to."""
+"""After so many checks that may delete an active segment and do not, none of the next ones is taken to."""
 
 
 class Checks(NamedTuple):
@@ -73,6 +73,7 @@ class PlannedRetention:
         self._log = log
         limits = (config.retention_ms, config.retention_bytes)
         self._in_vain: dict[tuple[int, ...], int] = {}  # states in which the active segment stayed, and when
+        self._in_vain_of = -1  # the base offset of this segment
         self.acts = config.deletes and any(limit >= 0 for limit in limits)
 
     # When.
@@ -130,10 +131,19 @@ class PlannedRetention:
             stretch = log.stretch
             is_next = stretch is not None and stretch.longest_gap_ms > config.retention_ms
             if is_next and stretch is not None:
-                state = (log.growing.base_offset, following_ms - now_ms, newest - now_ms, *stretch.phase(log.number))
-                is_new = self._in_vain.setdefault(state, now_ms) == now_ms
-                is_next = is_new and len(self._in_vain) < _MOST_IN_VAIN
+                is_next = self._is_new((following_ms - now_ms, newest - now_ms, *stretch.phase(log.number)), now_ms)
         return check if is_next else None
+
+    def _is_new(self, state: tuple[int, ...], now_ms: int) -> bool:
+        """Return whether the active segment was not in this state before: if it was, no check deletes it any more."""
+        log = self._log
+        if log.growing.base_offset != self._in_vain_of:
+            self._in_vain.clear()
+            self._in_vain_of = log.growing.base_offset
+        if len(self._in_vain) >= _MOST_IN_VAIN:
+            log.is_exact = False
+            return False
+        return self._in_vain.setdefault(state, now_ms) == now_ms
 
     # What.
 
@@ -147,7 +157,6 @@ class PlannedRetention:
             reason = self._reason_of_active(ms)
             if reason is not None:
                 log.roll(RETENTION, ms)
-                self._in_vain.clear()
                 found.append((1, reason))
         return [
             Deleted(run, first, end, ms, reason)

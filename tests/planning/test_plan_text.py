@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 import kstore

@@ -68,7 +68,7 @@ def lived(batches: list[Batch], end_ms: int, chosen: dict[str, Any]) -> Lived:
 
 
 @given(batches_at_times(), st.fixed_dictionaries(SETTINGS))
-@settings(examples(0.3), suppress_health_check=SPARED, phases=PHASES)
+@settings(examples(0.2), suppress_health_check=SPARED, phases=PHASES)
 def test_segments_of_any_batches_roll_and_go_as_foretold(batches: list[Batch], chosen: dict[str, Any]) -> None:
     end_ms = min(batches[-1].ms + 700_000, START_MS + MOST_CHECKS * checks_of(chosen)[0])
     batches = [batch for batch in batches if batch.ms <= end_ms]
@@ -132,7 +132,7 @@ def end_of(load: Load, chosen: dict[str, Any], more_ms: int) -> int:
 
 
 @given(LOADS, st.fixed_dictionaries(SETTINGS), st.integers(0, 100_000))
-@settings(examples(0.3), suppress_health_check=SPARED, phases=PHASES)
+@settings(examples(0.2), suppress_health_check=SPARED, phases=PHASES)
 def test_a_load_does_to_segments_and_disk_what_is_foretold(
     made: tuple[Load, int], chosen: dict[str, Any], more_ms: int
 ) -> None:
@@ -169,7 +169,7 @@ def test_a_load_does_to_segments_and_disk_what_is_foretold(
     ),
     st.integers(0, 10_000),
 )
-@settings(examples(0.3), suppress_health_check=SPARED, phases=PHASES)
+@settings(examples(0.2), suppress_health_check=SPARED, phases=PHASES)
 def test_compaction_leaves_at_each_pass_the_segments_that_are_foretold(
     made: tuple[Load, int], chosen: dict[str, Any], more_ms: int
 ) -> None:
@@ -188,7 +188,7 @@ def test_compaction_leaves_at_each_pass_the_segments_that_are_foretold(
 
 
 @given(LOADS, st.fixed_dictionaries(SETTINGS))
-@settings(examples(0.2), suppress_health_check=SPARED, phases=PHASES)
+@settings(examples(0.15), suppress_health_check=SPARED, phases=PHASES)
 def test_the_facts_of_a_plan_are_those_of_the_log(made: tuple[Load, int], chosen: dict[str, Any]) -> None:
     """Through the public function, with the reasons of rolls, files and the segments that it lists."""
     load, value_bytes = made

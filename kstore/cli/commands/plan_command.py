@@ -24,6 +24,8 @@ from kstore.planning.plan import MIDNIGHT_MS, make_plan
 
 __all__ = ["run"]
 
+_MOST_MEASURED = 8  # of a topic's partitions, the largest
+
 T = TypeVar("T", LogConfig, BrokerConfig)
 
 _ABOUT = """\
@@ -125,7 +127,8 @@ def _measure(path: str, given: dict[str, str] | None) -> tuple[MeasuredLoad, Log
     """Return the load of the busiest partition of a path, and the settings in force for its topic."""
     place = command_paths.find_topic(path)
     loads, config = [], LogConfig.resolve(given)
-    for entry in place.entries:
+    largest = sorted(place.entries, key=lambda entry: command_paths.log_bytes(entry.path), reverse=True)
+    for entry in largest[:_MOST_MEASURED]:
         config = command_paths.settings_in_force(entry.path, given)
         with Log.open(entry.path, "r", config=config) as log:
             if log.log_end_offset - log.log_start_offset > 1 or len(place.entries) == 1:
