@@ -118,7 +118,7 @@ def test_only_the_page_is_served_and_only_known_hosts_are_connected_to() -> None
     """obstore and urllib are the only libraries here that connect, and uvicorn the only one that listens."""
     found = {path.name: found for path in SOURCES if (found := imports_and_calls(path) & NETWORK)}
     page = {"server.py": {"asyncio", "socket"}, "ui_command.py": {"webbrowser"}}
-    page |= dict.fromkeys(("live_events.py", "patience.py"), {"asyncio"})
+    page |= {name: {"asyncio"} for name in ("live_events.py", "patience.py")}
     assert found == {"loops.py": {"asyncio"}, "known_schemas.py": {"urllib.request"}, **page}
     naming = [
         path
