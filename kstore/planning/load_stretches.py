@@ -115,7 +115,7 @@ def interval_ms(load: Load) -> Fraction:
         rough = between.limit_denominator(finest)
         if abs(rough - between) * _EXACT <= between:
             return rough
-        finest *= 10
+        finest *= 2
     return max(between.limit_denominator(_FINEST), Fraction(1, _FINEST))
 
 

@@ -66,12 +66,13 @@ def measured(log: Log) -> MeasuredLoad:
     """
     first_offset, end_offset = log.log_start_offset, log.log_end_offset
     sample = _sample(log, first_offset, end_offset)
-    stamps = [batch.max_timestamp for batch in sample if batch.max_timestamp >= 0]
+    stamped = [batch for batch in sample if batch.max_timestamp >= 0]
     newest = log.max_timestamp()
-    if not stamps or newest is None:
+    if not stamped or newest is None:
         raise ConfigError(f"{log.path}: it has no record with a timestamp, so its load cannot be measured")
-    oldest_ms, newest_ms = min(stamps), newest.timestamp
-    records = end_offset - first_offset
+    # Where compaction has removed the first records, offsets count from the first that is left.
+    oldest_ms, newest_ms = stamped[0].max_timestamp, newest.timestamp
+    records = end_offset - stamped[0].base_offset
     if newest_ms <= oldest_ms or records < 2:
         raise ConfigError(
             f"{log.path}: its records are all from {times.show(oldest_ms)}, so its load cannot be measured; give the "

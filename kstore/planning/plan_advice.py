@@ -13,7 +13,7 @@ from kstore.base.numbers import size
 from kstore.explained.segment_words import setting_words
 from kstore.explained.time_scale import duration
 from kstore.planning.growing_segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from kstore.planning.load_stretches import DAY_MS
+from kstore.planning.load_stretches import DAY_MS, batch_bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,8 +147,9 @@ def _full_index(config: LogConfig, broker: BrokerConfig, load: Load, outcome: Ou
         return
     name = max(by_index, key=lambda each: by_index[each])
     entries = max(outcome.offset_entries, 1)
-    each = max(outcome.largest_segment // entries, 1)  # bytes between two entries
-    wanted = config.effective_segment_bytes // each + 2
+    size_bytes = batch_bytes_of(load)
+    apart = (config.index_interval_bytes // size_bytes + 1) * size_bytes  # bytes between two entries
+    wanted = config.effective_segment_bytes // apart + 2  # one for the closing entry of the time index
     entry_bytes = TIME_ENTRY_BYTES if name == "time index" else OFFSET_ENTRY_BYTES
     interval = -(-config.effective_segment_bytes // entries)
     yield (

@@ -74,7 +74,7 @@ def facts_of(simulation: Simulation, config: LogConfig, broker: BrokerConfig, lo
         simulated_ms=None if until_ms == simulation.end_ms else until_ms - start_ms,
         period_ms=simulation.period_ms,
         cleanings=simulation.passes,
-        notes=tuple(_notes(simulation, config, load)),
+        notes=tuple(_notes(simulation, config, load, life)),
     )
 
 
@@ -157,7 +157,7 @@ def _first_acting(simulation: Simulation, config: LogConfig) -> str | None:
     return _ROLLS.get(roll[1])
 
 
-def _notes(simulation: Simulation, config: LogConfig, load: Load) -> Iterator[str]:
+def _notes(simulation: Simulation, config: LogConfig, load: Load, life: Range | None) -> Iterator[str]:
     """Say what the plan takes for granted, and how exact it is."""
     if simulation.is_cut:
         run_ms = simulation.until_ms - simulation.start_ms
@@ -180,8 +180,9 @@ def _notes(simulation: Simulation, config: LogConfig, load: Load) -> Iterator[st
         )
     if config.compacts:
         yield "Keys come in turns, no record is a tombstone, and a cleaning takes no time."
-    if load.skew_ms and config.deletes and config.retention_ms >= 0:
+    is_by_time = config.retention_bytes < 0 and not config.compacts
+    if load.skew_ms and is_by_time and life is not None and life.least < config.retention_ms:
         yield (
             f"Retention counts from timestamps, which are up to {duration(load.skew_ms)} behind: a record may go "
-            "before retention.ms have passed since its append."
+            f"{duration(life.least)} after its append."
         )

@@ -140,13 +140,18 @@ def checks_of(settings: dict[str, Any]) -> tuple[int, int]:
 
 
 def simulated(
-    stretches: Sequence[Stretch], end_ms: int, settings: dict[str, Any], *, keys: int | None = None
+    stretches: Sequence[Stretch],
+    end_ms: int,
+    settings: dict[str, Any],
+    *,
+    keys: int | None = None,
+    start_ms: int = START_MS,
 ) -> Simulation:
     """Run a plan for the same batches."""
     of_broker = {name: value for name, value in settings.items() if kstore.BrokerConfig.knows(name)}
     config = kstore.LogConfig(**{name: value for name, value in settings.items() if name not in of_broker})
     broker = kstore.BrokerConfig(**of_broker)
-    plan = Simulation(config, broker, iter(stretches), start_ms=START_MS, end_ms=end_ms, keys=keys)
+    plan = Simulation(config, broker, iter(stretches), start_ms=start_ms, end_ms=end_ms, keys=keys)
     plan.run()
     return plan
 
