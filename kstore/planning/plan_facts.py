@@ -157,7 +157,7 @@ def _first_acting(simulation: Simulation, config: LogConfig) -> str | None:
     return _ROLLS.get(roll[1])
 
 
-def _notes(simulation: Simulation, config: LogConfig, load: Load, life: Range | None) -> Iterator[str]:
+def _notes(simulation: Simulation, config: LogConfig, load: Load, life: PlannedRange | None) -> Iterator[str]:
     """Say what the plan takes for granted, and how exact it is."""
     if simulation.is_cut:
         run_ms = simulation.until_ms - simulation.start_ms
