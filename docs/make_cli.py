@@ -46,8 +46,8 @@ as `DIR/TOPIC-P`, the name of its directory. `replicate`, `become-leader`, `back
 directories. A command that only reads takes no lock and changes nothing, so a broker or a store may write to the
 directory at the same time.
 
-`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `plan --like`, `tail`, `ui` and `verify` also read a prefix of
-an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
+`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `plan --like`, `tail`, `ui` and `verify` also read a prefix
+of an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
 (`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a
 file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A
 command that would change logs refuses such a URL. The options are the same in all ten:

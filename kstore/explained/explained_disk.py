@@ -89,6 +89,13 @@ class DiskExplanation:
 
     `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of partitions, `to_html()` a page;
     notebooks show a picture. Immutable, so threads may share it.
+
+    Example:
+        >>> store = kstore.Store.open("data", background=False)
+        >>> topic_id = store.create_topic("orders")
+        >>> disk = store.explain()
+        >>> [(each.topic, each.log_bytes) for each in disk.partitions]
+        [('orders', 0)]
     """
 
     paths: tuple[str, ...]
@@ -122,6 +129,10 @@ class DiskExplanation:
 
         Returns:
             A dictionary that `json.dumps` takes.
+
+        Example:
+            >>> disk.to_dict()["topics"].keys()
+            dict_keys(['orders'])
         """
         return asdict(self)
 
@@ -133,6 +144,10 @@ class DiskExplanation:
 
         Raises:
             ConfigError: PyArrow is not installed.
+
+        Example:
+            >>> disk.to_arrow().num_rows
+            1
         """
         pa = optional.pyarrow("to_arrow()")
         held = pa.struct({"cause": pa.string(), "size_bytes": pa.int64(), "explanation": pa.string()})
@@ -156,6 +171,10 @@ class DiskExplanation:
 
         Returns:
             The HTML of the page.
+
+        Example:
+            >>> disk.to_html().startswith("<!DOCTYPE html>")
+            True
         """
         return str(_html.disk_page(self))
 

@@ -87,6 +87,11 @@ class Plan:
     counts them.
     `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table of the segments, `to_html()` a page;
     notebooks show a picture. Immutable, so threads may share it.
+
+    Example:
+        >>> plan = kstore.plan(rate=10, record_bytes=1000, segment_bytes=1 << 20, retention_ms=3_600_000)
+        >>> plan.first_acting, plan.live_segments.most
+        ('segment.bytes', 39)
     """
 
     settings: Mapping[str, Any]
@@ -145,6 +150,10 @@ class Plan:
 
         Returns:
             A dictionary that `json.dumps` takes.
+
+        Example:
+            >>> plan.to_dict()["load"]["rate"]
+            10
         """
         facts = {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
         facts["roll_reasons"] = dict(self.roll_reasons)
@@ -162,6 +171,10 @@ class Plan:
 
         Raises:
             ConfigError: PyArrow is not installed.
+
+        Example:
+            >>> plan.to_arrow().num_rows == len(plan.segments)
+            True
         """
         pa = optional.pyarrow("to_arrow()")
         kinds = {"int": pa.int64(), "str": pa.string()}
@@ -180,6 +193,10 @@ class Plan:
 
         Returns:
             The HTML of the page.
+
+        Example:
+            >>> plan.to_html().startswith("<!DOCTYPE html>")
+            True
         """
         return str(_html.plan_page(self))
 

@@ -203,6 +203,12 @@ class Explanation:
 
     `str()` gives text, `to_dict()` what JSON can hold, `to_arrow()` a table, `to_html()` a page; notebooks show a
     picture. Immutable, so threads may share it.
+
+    Example:
+        >>> log = kstore.Log.open("data/events-0", retention_ms=600_000)
+        >>> explanation = log.explain(offset=log.append(b"started"))
+        >>> [(segment.base_offset, segment.holds) for segment in explanation.segments]
+        [(0, ('retention.ms',))]
     """
 
     topic: str
@@ -250,6 +256,10 @@ class Explanation:
 
         Returns:
             A dictionary that `json.dumps` takes.
+
+        Example:
+            >>> explanation.to_dict()["topic"]
+            'events'
         """
         return {**asdict(self), "given": sorted(self.given), "settings": dict(self.settings)}
 
@@ -262,6 +272,10 @@ class Explanation:
 
         Raises:
             ConfigError: PyArrow is not installed.
+
+        Example:
+            >>> explanation.to_arrow().num_rows
+            1
         """
         pa = optional.pyarrow("to_arrow()")
         kinds = {
@@ -286,6 +300,10 @@ class Explanation:
 
         Returns:
             The HTML of the page.
+
+        Example:
+            >>> explanation.to_html().startswith("<!DOCTYPE html>")
+            True
         """
         return str(_html.log_page(self))
 

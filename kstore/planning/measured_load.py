@@ -28,6 +28,7 @@ __all__ = ["MeasuredLoad", "busiest", "measured"]
 
 _PLACES, _BATCHES = 16, 64  # at so many places of the log, so many batches are read
 _BIN_MS = 600_000
+_LEAST_MISSING = 20  # chance leaves no such gap: e ** -20 is two in a billion
 _MOST_DAYS = 7  # the last days, whose idle parts are looked for
 _LEAST_DAYS = 2
 _LEAST_IDLE_BINS = 3
@@ -145,7 +146,8 @@ def _idle_parts(log: Log, oldest_ms: int, newest_ms: int) -> tuple[tuple[int, in
         end = number
         while end < count and grown[end] == 0:
             end += 1
-        if end - number >= _LEAST_IDLE_BINS:
+        missing = sum(grown) * (end - number) / count  # records that an even load would have had there
+        if end - number >= _LEAST_IDLE_BINS and missing >= _LEAST_MISSING:
             parts.append((number * _BIN_MS, end * _BIN_MS))
         number = max(end, number + 1)
     return tuple(parts)

@@ -61,6 +61,16 @@ def test_nights_are_found_and_do_not_lower_the_rate(root: Path) -> None:
     assert found.load.rate == pytest.approx(1 / 60, rel=0.01)
 
 
+def test_gaps_of_a_sparse_topic_are_chance_and_no_idle_parts(root: Path) -> None:
+    drawn = random.Random(7)
+    clock = ManualClock(START_MS)
+    with kstore.Log.open(root / "a-0", clock=clock) as log:
+        for ms in sorted(drawn.randrange(7 * DAY) for _ in range(200)):
+            clock.now = START_MS + ms
+            log.append(b"x")
+    assert measure(root / "a-0").load.idle == ()
+
+
 def test_timestamps_behind_earlier_ones_are_a_skew(root: Path) -> None:
     rng = random.Random(1)
     with kstore.Log.open(root / "a-0", message_timestamp_after_max_ms=1 << 60) as log:

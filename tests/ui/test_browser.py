@@ -23,7 +23,7 @@ from tests.ui.test_hostile_requests import BREAKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-CHROMIUM = os.environ.get("KSTORE_CHROMIUM") or shutil.which("chromium")
+CHROMIUM = shutil.which(os.environ.get("KSTORE_CHROMIUM", "chromium"))
 PICTURES = Path(__file__).parents[2] / "build" / "pictures"
 HOUR = 3_600_000
 PLACE = "/partition/orders/0"
@@ -58,8 +58,8 @@ def browser() -> Iterator[Browser]:
         else __import__("playwright.sync_api", fromlist=["sync_api"])
     )
     if CHROMIUM is None:
-        assert not _is_required(), "no chromium is in PATH, and KSTORE_CHROMIUM names none"
-        pytest.skip("no chromium is in PATH, and KSTORE_CHROMIUM names none")
+        assert not _is_required(), "there is no chromium in PATH or at KSTORE_CHROMIUM"
+        pytest.skip("there is no chromium in PATH or at KSTORE_CHROMIUM")
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched
