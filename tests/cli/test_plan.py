@@ -111,6 +111,12 @@ def test_of_a_topic_the_busiest_partition_is_measured(data: Path, capsys: pytest
     assert found["load"]["rate"] == pytest.approx(0.1, rel=0.02)
 
 
+def test_a_topic_in_an_object_store_is_measured_too(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("obstore")
+    local, remote = (Printed(capsys, "--like", f"{at}/orders", "--json").json for at in (data, f"file://{data}"))
+    assert remote["today"] == local["today"]
+
+
 def test_options_replace_what_was_measured_and_wishes_the_topics_settings(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,10 +93,11 @@ def run(arguments: list[str]) -> int:
     warnings.simplefilter("ignore", ConfigWarning)  # the plan says what the settings do
     given = command_options.given(asked)
     broker = BrokerConfig.resolve(given)
-    found, config = None, LogConfig.resolve(given)
+    found, config, note = None, LogConfig.resolve(given), None
     if asked.like is not None:
         with mounted_paths.mounted("plan", [asked.like], asked) as (path,):
             found, config = _measure(path, given)
+            note = _note(path, config, given)
     load = _load(asked, found)
 
     def planned(config: LogConfig, broker: BrokerConfig) -> Plan:
@@ -108,7 +109,7 @@ def run(arguments: list[str]) -> int:
     if asked.wish:
         wishes = _wishes(asked.wish)
         wished = planned(_with(config, LogConfig.resolve(wishes)), _with(broker, BrokerConfig.resolve(wishes)))
-    _show(asked, today, wished, found, None if asked.like is None else _note(asked.like, config, given))
+    _show(asked, today, wished, found, note)
     return 0
 
 
