@@ -55,7 +55,7 @@ def plan_fragment(plan: Plan) -> str:
 def _figures(plans: Sequence[Plan]) -> list[list[str]]:
     rows = {
         "Planned time": [duration(plan.duration_ms) for plan in plans],
-        "First deletion after": ["-" if plan.steady_ms is None else duration(plan.steady_ms) for plan in plans],
+        "First files gone after": ["-" if plan.steady_ms is None else duration(plan.steady_ms) for plan in plans],
         "Records a second": [f"{plan.load.rate:g}" for plan in plans],
         "Bytes of a record": [f"{plan.load.record_bytes:g}" for plan in plans],
         "On the disk: least, typical, most": [_sizes(plan.disk_bytes) for plan in plans],

@@ -134,7 +134,7 @@ def _disk(drawn: Sequence[_Drawn], y: float) -> tuple[list[str], float]:
         if steady is not None and 0 < steady < end:
             x = _x(steady, end)
             lines.append(svg.line(x, top - 6 - 15 * number, x, bottom, each.line, width=1.2, dash="2 4"))
-            words = f"first deletion after {_span(steady)}"
+            words = f"first files gone after {_span(steady)}"
             lines.append(svg.label(x, top - 10 - 15 * number, words, each.ink, left=_LEFT, right=_RIGHT + 40))
     return lines, bottom + 28
 

@@ -23,7 +23,7 @@ def test_a_plan_shows_segments_with_their_reason_and_their_end() -> None:
     assert found[0].startswith("retention.ms = 10 minutes, segment.bytes = 16.0 KiB: 19.5 KiB to 48.8 KiB on the disk")
     assert found.count("16.0 KiB, segment.bytes") == 8
     assert "20 min, retention.ms" in found
-    assert "first deletion after 27 min 15 s" in found
+    assert "first files gone after 27 min 15 s" in found
     assert "10 min \u2013 14 min 33 s \u2013 24 min 5 s" in found
 
 
