@@ -15,8 +15,8 @@ from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
+from kstore.files.broker_directory import is_of_broker, of_brokers
 from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
-from kstore.log.explaining.unknown_settings import is_of_broker, of_brokers
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kstore.base import optional
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow  # type: ignore[import-untyped]
 
 _html = optional.Late("kstore.explained.explanation_html")  # it imports this module

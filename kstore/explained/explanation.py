@@ -5,6 +5,7 @@ Times are milliseconds since the epoch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from kstore.base import optional
 from kstore.types import CompactionOutlook
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow  # type: ignore[import-untyped]
 
 _html = optional.Late("kstore.explained.explanation_html")  # it imports this module

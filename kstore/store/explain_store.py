@@ -14,14 +14,8 @@ from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.explained.explained_disk import DiskExplanation, ExplainedPartition, HeldBytes
 from kstore.explained.time_scale import duration
-from kstore.log.explaining.unknown_settings import (
-    is_of_store,
-    kafka_default,
-    of_brokers,
-    of_store,
-    unchecked,
-    would_delete,
-)
+from kstore.files.broker_directory import of_brokers
+from kstore.log.explaining.unknown_settings import is_of_store, kafka_default, of_store, unchecked, would_delete
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.disk_usage import Meter, Usage

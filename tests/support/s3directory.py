@@ -18,7 +18,8 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -205,12 +206,43 @@ def _etag(stat: os.stat_result) -> str:
     return f'"{stat.st_mtime_ns:x}-{stat.st_size:x}-{stat.st_ino:x}"'
 
 
+class _Requests:
+    """The requests that were answered. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._served: list[Served] = []
+        self._under_way = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def one(self) -> Iterator[Callable[[Served], None]]:
+        """Remember one request."""
+        with self._changed:
+            self._under_way += 1
+        try:
+            yield self._served.append
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+    def all(self) -> list[Served]:
+        """All of them; a client may have its answer a moment before the request is remembered."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way, timeout=1)
+            return list(self._served)
+
+    def forget(self) -> None:
+        self.all()
+        self._served.clear()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     pace: _Pace
     buckets: _Buckets
-    served: list[Served]
+    requests: _Requests
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -218,12 +250,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.startswith(CONTROL):
             self._control(self.path.removeprefix(CONTROL))
-        else:
-            self._serve()
+            return
+        with self.requests.one() as note:
+            note(self._serve())
 
     do_HEAD = do_GET
 
-    def _serve(self) -> None:
+    def _serve(self) -> Served:
         begun = time.monotonic()
         time.sleep(self.pace.latency)
         parts = urlsplit(self.path)
@@ -234,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
             key = f"{key}/{query.get('prefix', '')}"
         else:
             kind, (status, sent) = self.command.lower(), self._object(key)
-        self.served.append(Served(kind, key, status, begun, time.monotonic(), sent))
+        return Served(kind, key, status, begun, time.monotonic(), sent)
 
     def _list(self, bucket: str, query: dict[str, str]) -> tuple[int, int]:
         if not Path(self.buckets.root, bucket).is_dir():
@@ -327,9 +360,9 @@ class _Handler(BaseHTTPRequestHandler):
             for each, (value,) in parse_qs(query).items():
                 setattr(self.pace, each, float(value))
         elif name == "forget":
-            self.served.clear()
+            self.requests.forget()
         else:
-            answer = list(self.served)
+            answer = self.requests.all()
         body = json.dumps(answer).encode()
         self.send_response_only(200)
         self.send_header("Content-Length", str(len(body)))
@@ -352,7 +385,7 @@ def counts(requests: Iterable[Served]) -> Counter[str]:
 
 def main(directory: str, latency: str, bandwidth: str) -> None:
     """Serve until standard input ends; the port is the one line on standard output."""
-    shared = {"pace": _Pace(float(latency), float(bandwidth)), "buckets": _Buckets(directory), "served": []}
+    shared = {"pace": _Pace(float(latency), float(bandwidth)), "buckets": _Buckets(directory), "requests": _Requests()}
     server = _Server((HOST, 0), type("Handler", (_Handler,), shared))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)

@@ -19,7 +19,8 @@ from kstore.config.log_config import LogConfig
 from kstore.disk import fs
 from kstore.errors import ConfigWarning, UnknownTopicOrPartitionError
 from kstore.files import names
-from kstore.log.explaining.unknown_settings import kafka_default, of_brokers, would_delete
+from kstore.files.broker_directory import of_brokers
+from kstore.log.explaining.unknown_settings import kafka_default, would_delete
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.writing.retention import Deletion, Outlook

@@ -9,15 +9,13 @@ from kstore.base import times
 from kstore.disk import fs
 from kstore.explained.explanation import CheckTimes
 from kstore.files import names, topic_files
+from kstore.files.broker_directory import BROKER_FILE
 from kstore.log.writing.writer import Writer
 
 if TYPE_CHECKING:
     from kstore.config.broker_config import BrokerConfig
     from kstore.config.log_config import LogConfig
     from kstore.log.reading.read_only_view import ReadOnlyView
-
-BROKER_FILE = "meta.properties"
-"""The file by which a broker marks its log directories."""
 
 
 def checks_of(view: Writer | ReadOnlyView, config: LogConfig, broker: BrokerConfig) -> CheckTimes:

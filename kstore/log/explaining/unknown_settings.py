@@ -10,7 +10,7 @@ from kstore.base import times
 from kstore.config.log_config import KAFKA_RETENTION_MS
 from kstore.disk import fs
 from kstore.files import topic_files
-from kstore.log.explaining.check_times import BROKER_FILE
+from kstore.files.broker_directory import is_of_broker, of_brokers
 from kstore.log.writing.retention import Marks, decide, outlooks
 from kstore.log.writing.writer import Writer
 
@@ -60,11 +60,6 @@ def unchecked(root: str) -> str:
     return f"No process has {root} open for writing now, so nothing checks it."
 
 
-def is_of_broker(root: str) -> bool:
-    """Return whether a broker has written a log directory."""
-    return fs.exists(os.path.join(root, BROKER_FILE))
-
-
 def is_of_store(root: str, config: LogConfig) -> bool:
     """Return whether a store has written a log directory, and `retention.ms` of a log in it counts and is not given."""
     if not config.deletes or "retention_ms" in config.explicit:
@@ -88,21 +83,6 @@ def kafka_default(root: str, config: LogConfig) -> LogConfig | None:
     if not config.deletes or "retention_ms" in config.explicit or not is_of_broker(root):
         return None
     return config.replace(retention_ms=KAFKA_RETENTION_MS)
-
-
-def of_brokers(roots: Iterable[str], effect: str = "", setting: str | None = None) -> str:
-    """Return that brokers wrote the directories, so that their settings are not known, and how to give them.
-
-    `effect` is a sentence about what Kafka's defaults would do. `setting` is the setting that matters.
-    """
-    sentences = [
-        f"A broker wrote {', '.join(roots)}, and its settings are not in the directory: they are in its "
-        "server.properties, and those of a topic in the metadata of its cluster.",
-        effect,
-        'Give the settings with config="server.properties", on the command line with -c server.properties'
-        + ("." if setting is None else f", or one with -c {setting}=VALUE."),
-    ]
-    return " ".join(filter(None, sentences))
 
 
 def would_delete(deletions: Iterable[Sequence[Deletion]]) -> str:
