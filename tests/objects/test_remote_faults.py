@@ -290,4 +290,4 @@ def test_memory_is_bounded_whatever_the_size_of_the_topic(server: S3Directory, p
     )
     *counts, growth = json.loads(done.stdout)
     assert counts == [count, count]
-    assert growth < 280 << 20
+    assert growth < 340 << 20
