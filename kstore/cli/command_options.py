@@ -196,8 +196,13 @@ class _Config(argparse.Action):
     """Stores a setting, or the settings of a file. If a setting is given twice, the last value is used."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        name, equals, value = str(values).partition("=")
-        _take(namespace, {name.strip(): value} if equals else from_properties(str(values)))
+        _take(namespace, settings_of(str(values)))
+
+
+def settings_of(word: str) -> dict[str, str]:
+    """Return the setting of `NAME=VALUE`, or those of a file."""
+    name, equals, value = word.partition("=")
+    return {name.strip(): value} if equals else from_properties(word)
 
 
 def _take(namespace: argparse.Namespace, settings: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitio
 from kstore.files import checkpoint, names
 from kstore.files.broker_directory import is_of_broker, of_brokers
 from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.store import disk_usage
 from kstore.store.catalog import Entry, look
 
 if TYPE_CHECKING:
@@ -170,8 +171,4 @@ def log_bytes(path: str) -> int:
     name = names.parse_file_name(os.path.basename(path))
     if name is not None:
         return fs.stat(path).st_size if name.kind == names.LOG else 0
-    try:
-        files = (entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG))
-        return sum(file.stat(follow_symlinks=False).st_size for file in files)
-    except OSError:  # it was just deleted; the command reports that when it reads the directory
-        return 0
+    return disk_usage.log_bytes(path)  # 0 if it was just deleted: the command reports that when it reads the directory

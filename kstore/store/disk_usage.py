@@ -16,7 +16,16 @@ from kstore.disk import fs
 from kstore.errors import InvalidTopicError, StorageError
 from kstore.files import load_files, names
 
-__all__ = ["Meter", "Usage"]
+__all__ = ["Meter", "Usage", "log_bytes"]
+
+
+def log_bytes(directory: str) -> int:
+    """Return the size of the log files in use in a partition's directory; 0 if it was just removed."""
+    try:
+        files = (entry for entry in fs.scandir(directory) if entry.name.endswith(names.LOG))
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+    except OSError:
+        return 0
 
 
 @dataclass(slots=True)

@@ -12,11 +12,12 @@ from kstore.disk import fs
 from kstore.errors import KStoreError
 from kstore.explained.explanation import Explanation
 from kstore.log.log import Log
+from kstore.store.disk_usage import log_bytes
 from kstore.tools.check.findings import Finding
 from kstore.tools.check.verify import Report, verify
 from kstore.ui.late_value import LateValue
 from kstore.ui.query_values import BadRequestError
-from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
+from kstore.ui.viewed_store import Place, ViewedStore
 
 __all__ = ["BatchRow", "Batches", "Checked", "Explanations", "SizeClass", "batches_from", "check_segments"]
 

@@ -15,13 +15,14 @@ from kstore.explained.record_words import headline
 from kstore.explained.segment_words import fate, hold_words, offsets, roll_words
 from kstore.explained.time_scale import clock_of
 from kstore.log.log import Log
+from kstore.store.disk_usage import log_bytes
 from kstore.ui import query_values, record_view
 from kstore.ui.directory_facts import PAGE_ROWS, Paged, fault_of, lags_of, row_of, version_of, version_text
 from kstore.ui.page_templates import USER, Templates, clock_time, seconds
 from kstore.ui.partition_facts import CHECK_BYTES, CHECK_SEGMENTS, Explanations, batches_from, check_segments
 from kstore.ui.plan_form import plan_address
 from kstore.ui.query_values import BadRequestError, NotFoundError
-from kstore.ui.viewed_store import Place, ViewedStore, log_bytes
+from kstore.ui.viewed_store import Place, ViewedStore
 
 if TYPE_CHECKING:
     from starlette.requests import Request

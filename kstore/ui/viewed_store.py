@@ -8,17 +8,17 @@ from typing import NamedTuple
 from kstore.disk import fs
 from kstore.errors import KStoreError, StorageError
 from kstore.explained.explained_disk import DiskExplanation
-from kstore.files import names
 from kstore.files.stream_positions import groups_with_positions, read_group
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.store.catalog import look
+from kstore.store.disk_usage import log_bytes
 from kstore.store.store import Store
 from kstore.ui.late_value import LateValue
 from kstore.ui.query_values import NotFoundError
 
-__all__ = ["UNPACKED_BYTES", "Committed", "Groups", "Place", "Sizes", "ViewedStore", "log_bytes"]
+__all__ = ["UNPACKED_BYTES", "Committed", "Groups", "Place", "Sizes", "ViewedStore"]
 
 
 UNPACKED_BYTES = 64 << 20
@@ -207,12 +207,3 @@ def _streams(root: str, errors: list[str]) -> Iterable[Committed]:
             continue
         for (topic, number), offset in sorted(found.offsets.items()):
             yield Committed(group, Place(topic, number), offset, found.written_ms, "", "stream")
-
-
-def log_bytes(path: str) -> int:
-    """Return the bytes of the `.log` files in use in a partition's directory; 0 if it was just removed."""
-    try:
-        found = [entry for entry in fs.scandir(path) if entry.name.endswith(names.LOG)]
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in found)
-    except OSError:
-        return 0

@@ -6,13 +6,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import kstore
 from kstore import cli
 from tests.conftest import ManualClock
+from tests.support.printed import Printed
 
 pytestmark = [pytest.mark.usefixtures("no_syncs"), pytest.mark.filterwarnings("ignore::kstore.errors.ConfigWarning")]
 
@@ -35,23 +35,9 @@ def data(root: Path) -> Path:
     return root
 
 
-class Printed:
-    """What a run of the command printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
-        self.code = cli.main(["explain", *map(str, arguments)])
-        printed = capsys.readouterr()
-        self.out, self.err = printed.out, printed.err
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
 @pytest.fixture
 def explain(capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
-    return lambda *arguments: Printed(capsys, *arguments)
+    return lambda *arguments: Printed(capsys, "explain", *arguments)
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import kstore
-from kstore import cli
 from tests.conftest import ManualClock
+from tests.support.printed import Printed
 
 pytestmark = [pytest.mark.usefixtures("no_syncs"), pytest.mark.filterwarnings("ignore::kstore.errors.ConfigWarning")]
 
@@ -39,22 +37,8 @@ def data(root: Path) -> Path:
     return root
 
 
-class Printed:
-    """What a run of the command printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
-        self.code = cli.main(["plan", *map(str, arguments)])
-        printed = capsys.readouterr()
-        self.out, self.err = printed.out, printed.err
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
 def test_a_load_and_settings_make_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Printed(capsys, *STORY)
+    found = Printed(capsys, "plan", *STORY)
     assert (found.code, found.err) == (0, "")
     plan = kstore.plan(rate=0.2, record_bytes=150, segment_bytes=16384, retention_ms=600_000)
     assert found.out == f"{plan}\n"
@@ -63,27 +47,27 @@ def test_a_load_and_settings_make_a_plan(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_wished_settings_stand_beside_todays(capsys: pytest.CaptureFixture[str]) -> None:
     wishes = ["--wish", "segment.ms=300000", "--wish", "log.retention.check.interval.ms=60000"]
-    found = Printed(capsys, *STORY, *wishes, "--json").json
+    found = Printed(capsys, "plan", *STORY, *wishes, "--json").json
     assert found["today"]["life_ms"]["most"] == 24 * MINUTE
     assert found["wished"]["life_ms"]["most"] < 18 * MINUTE
     assert found["wished"]["settings"]["segment.bytes"] == 16384  # what is not wished is as today
     assert found["wished"]["settings"]["segment.ms"] == 5 * MINUTE
     assert found["measured"] is None
-    text = Printed(capsys, *STORY, *wishes).out
+    text = Printed(capsys, "plan", *STORY, *wishes).out
     assert re.search(r"^segment\.ms +7 days +5 minutes$", text, re.MULTILINE)
     assert "what to change, today:" in text
 
 
 def test_a_file_may_be_wished(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("log.retention.minutes=60\nlog.segment.bytes=1048576\n")
-    found = Printed(capsys, *STORY, "--wish", tmp_path / "server.properties", "--json").json
+    found = Printed(capsys, "plan", *STORY, "--wish", tmp_path / "server.properties", "--json").json
     assert found["wished"]["settings"]["retention.ms"] == HOUR
     assert found["wished"]["settings"]["segment.bytes"] == 1 << 20
 
 
 def test_all_of_the_load_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     load = ["--rate=100", "--record-bytes=99.5", "--batch-records=10", "--keys=50", "--skew=10m", "--idle=22:00-06:00"]
-    found = Printed(capsys, *load, "--idle=12:00-13:00", "--duration=2d", "--json").json["today"]
+    found = Printed(capsys, "plan", *load, "--idle=12:00-13:00", "--duration=2d", "--json").json["today"]
     assert found["duration_ms"] == 2 * DAY
     assert found["load"] == {
         "rate": 100.0,
@@ -96,31 +80,35 @@ def test_all_of_the_load_can_be_given(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_load_of_a_partition_is_measured_with_its_settings(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = Printed(capsys, "--like", data / "orders-0", "--json").json
+    found = Printed(capsys, "plan", "--like", data / "orders-0", "--json").json
     assert found["measured"]["load"]["rate"] == pytest.approx(1 / 30, rel=0.02)
     assert found["today"]["settings"]["retention.ms"] == 10 * MINUTE
     assert found["today"]["load"] == found["measured"]["load"]
     assert found["measured"]["path"].endswith("orders-0")
-    text = Printed(capsys, "--like", data / "orders-0").out
+    text = Printed(capsys, "plan", "--like", data / "orders-0").out
     assert text.startswith(f"measured on {data}/orders-0: 200 offsets from 2013-06-01T12:00:10.000Z to ")
 
 
 def test_of_a_topic_the_busiest_partition_is_measured(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = Printed(capsys, "--like", data / "orders", "--json").json["measured"]
+    found = Printed(capsys, "plan", "--like", data / "orders", "--json").json["measured"]
     assert found["path"].endswith("orders-1")
     assert found["load"]["rate"] == pytest.approx(0.1, rel=0.02)
 
 
 def test_a_topic_in_an_object_store_is_measured_too(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("obstore")
-    local, remote = (Printed(capsys, "--like", f"{at}/orders", "--json").json for at in (data, f"file://{data}"))
+    local, remote = (
+        Printed(capsys, "plan", "--like", f"{at}/orders", "--json").json for at in (data, f"file://{data}")
+    )
     assert remote["today"] == local["today"]
 
 
 def test_options_replace_what_was_measured_and_wishes_the_topics_settings(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Printed(capsys, "--like", data / "orders", "--rate", 5, "--wish", "retention.ms=60000", "--json").json
+    found = Printed(
+        capsys, "plan", "--like", data / "orders", "--rate", 5, "--wish", "retention.ms=60000", "--json"
+    ).json
     assert found["today"]["load"]["rate"] == 5
     assert found["today"]["load"]["record_bytes"] == found["measured"]["load"]["record_bytes"]
     assert found["today"]["settings"]["retention.ms"] == 10 * MINUTE
@@ -129,7 +117,7 @@ def test_options_replace_what_was_measured_and_wishes_the_topics_settings(
 
 
 def test_the_keys_of_a_compacted_topic_are_measured(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = Printed(capsys, "--like", data / "keyed", "--duration=365d")
+    found = Printed(capsys, "plan", "--like", data / "keyed", "--duration=365d")
     assert "keys: the last 600 records have 20 of them" in found.out
     assert "20 keys" in found.out
     assert "cleanings: " in found.out
@@ -137,13 +125,13 @@ def test_the_keys_of_a_compacted_topic_are_measured(data: Path, capsys: pytest.C
 
 def test_nothing_is_changed_by_measuring(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    assert Printed(capsys, "--like", data / "orders").code == 0
+    assert Printed(capsys, "plan", "--like", data / "orders").code == 0
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
 
 def test_a_page_is_written_into_one_file(data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    found = Printed(capsys, "--like", data / "orders", "--wish", "segment.ms=60000", "--html", page)
+    found = Printed(capsys, "plan", "--like", data / "orders", "--wish", "segment.ms=60000", "--html", page)
     assert found.out == f"written: {page}\n"
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>")
@@ -154,13 +142,13 @@ def test_a_page_is_written_into_one_file(data: Path, capsys: pytest.CaptureFixtu
 
 def test_a_brokers_directory_brings_a_note_about_its_settings(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "meta.properties").write_text("version=1\n")
-    found = Printed(capsys, "--like", data / "plain-0")
+    found = Printed(capsys, "plan", "--like", data / "plain-0")
     assert "note: A broker wrote" in found.out
     assert "deletes nothing by age; Kafka's deletes after 7 days" in found.out
     assert "-c server.properties" in found.out
-    assert Printed(capsys, "--like", data / "plain-0", "--json").json["note"].startswith("A broker wrote")
+    assert Printed(capsys, "plan", "--like", data / "plain-0", "--json").json["note"].startswith("A broker wrote")
     for arguments in ((data / "plain-0", "-c", "retention.ms=60000"), (data / "keyed-0",)):
-        assert "A broker wrote" not in Printed(capsys, "--like", *arguments).out
+        assert "A broker wrote" not in Printed(capsys, "plan", "--like", *arguments).out
 
 
 @pytest.mark.parametrize(
@@ -182,7 +170,7 @@ def test_a_brokers_directory_brings_a_note_about_its_settings(data: Path, capsys
 def test_what_cannot_be_planned_is_one_line(
     arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Printed(capsys, *arguments)
+    found = Printed(capsys, "plan", *arguments)
     assert (found.code, found.out) == (code, "")
     assert said in found.err
     assert found.err.count("\n") == 1
@@ -200,6 +188,6 @@ def test_what_cannot_be_planned_is_one_line(
 def test_what_cannot_be_measured_is_refused(
     path: str, said: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = Printed(capsys, "--like", data / path)
+    found = Printed(capsys, "plan", "--like", data / path)
     assert found.code == 1
     assert said in found.err

@@ -12,7 +12,7 @@ from kstore.cli import command_options, command_paths, output
 from kstore.cli.command_options import UsageError
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.config.broker_config import BrokerConfig
-from kstore.config.log_config import LogConfig, from_properties
+from kstore.config.log_config import LogConfig
 from kstore.errors import ConfigWarning
 from kstore.explained.explained_plan import Load, Plan
 from kstore.explained.plan_html import plan_page
@@ -159,8 +159,7 @@ def _wishes(words: list[str]) -> dict[str, str]:
     """Return the settings of `--wish`; if one is given twice, the last value is used."""
     wishes: dict[str, str] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        wishes |= {name.strip(): value} if equals else from_properties(word)
+        wishes |= command_options.settings_of(word)
     return wishes
 
 
