@@ -427,7 +427,7 @@ class BackupWriter:
             "end_offset": end,
             "log_end_offset": look.log_end_offset,
             "lag_records": max(offsets_behind(look.log_end_offset, end, look.log_start_offset), 0),
-            "unflushed_records": look.log_end_offset - look.end_offset,
+            "unflushed_records": look.log_end_offset - max(look.end_offset, look.log_start_offset),
         }
 
     def _now(self) -> int:
