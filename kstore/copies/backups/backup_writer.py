@@ -423,11 +423,12 @@ class BackupWriter:
         known = self.state.partitions.get(look.key)
         # Without anything in the backup, the records from the log start on are missing.
         end = planned.change.end_offset if planned.change else known.end_offset if known else look.log_start_offset
+        behind = max(offsets_behind(look.log_end_offset, end, look.log_start_offset), 0)
         self.lag[f"{look.topic}-{look.partition}"] = {
             "end_offset": end,
             "log_end_offset": look.log_end_offset,
-            "lag_records": max(offsets_behind(look.log_end_offset, end, look.log_start_offset), 0),
-            "unflushed_records": look.log_end_offset - max(look.end_offset, look.log_start_offset),
+            "lag_records": behind,
+            "unflushed_records": min(look.log_end_offset - look.end_offset, behind),
         }
 
     def _now(self) -> int:
