@@ -37,11 +37,11 @@ def offsets_behind(end_offset: int, position: int | None, log_start_offset: int)
 
 
 def group_lag(
-    positions: Mapping[Place, CommittedOffset],
+    positions: Mapping[Place, CommittedOffset | None],
     partitions: Callable[[str], Iterable[int]],
     find_log: Callable[[str, int], Log],
 ) -> Iterator[PartitionLag]:
-    """Yield a group's lag in every partition of the topics in which it has a position, sorted.
+    """Yield a group's lag in every partition of the topics of `positions`, sorted.
 
     `partitions` returns the numbers of a topic's partitions, none if there is no such topic. `find_log` opens the logs
     that are not open. The positions are those of an earlier moment than the log ends, so a commit in between makes no
