@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from kstore._core import BatchIterator, ReaderPosition, RecordIterator
+from kstore._core import BatchIterator, ReaderPosition, Record, RecordIterator
 from kstore.codec._aborted import AbortedFilter
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
@@ -288,6 +288,20 @@ def iterate_records(view: View, options: ReadOptions, owner: object) -> RecordIt
         guard=view.guard,
         max_decompressed_bytes=view.max_decompressed_bytes,
     )
+
+
+def read_one(view: View, offset: int, *, committed: bool, owner: object) -> Record | None:
+    """Return the record at an offset, None if no record has it; see `Log.get`."""
+    options = ReadOptions(offset=offset, end_offset=offset + 1, committed=committed)
+    while True:
+        version = view.guard.version
+        records = iterate_records(view, options, owner)
+        start, end = view.log_start_offset, view.log_end_offset
+        if offset >= end >= start:
+            raise out_of_range(offset, start, end)
+        record = next(records, None)
+        if record is not None or view.guard.version == version:
+            return record
 
 
 def iterate_batches(view: View, options: ReadOptions, owner: object) -> BatchIterator:

@@ -26,6 +26,7 @@ from kstore.files import _log_scan, checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading import truncation_check
+from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.segment_listing import list_segments
 from kstore.log.reading.transaction_replay import Replayed, aborted_between
 from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, steadily
@@ -79,6 +80,7 @@ class ReadOnlyView:
         self.root = os.path.dirname(directory) or "."
         self.partition = partition
         self.guard = _core.Guard()
+        self.points = PointReads(directory, self.root, is_own=False)
         self.max_decompressed_bytes: int | None = None
         self.closed = False
         self.opened_in = 0  # in a forked child: the process that opened the view
