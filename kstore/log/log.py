@@ -846,11 +846,11 @@ class Log(Closing):
             kstore.errors.OffsetOutOfRangeError: offset 3 is not in the log, which starts at 0 and ends at 3
         """
         view = self._view
-        if isolation == "read_uncommitted" and (record := view.points.find(view, offset)) is not UNKNOWN:
-            return record
-        return read_one(
-            view, arguments.whole("offset", offset), committed=wants_committed(isolation), owner=self
-        )
+        if isolation == "read_uncommitted":
+            record: Record | None = view.points.find(view, offset)
+            if record is not UNKNOWN:
+                return record
+        return read_one(view, arguments.whole("offset", offset), committed=wants_committed(isolation), owner=self)
 
     async def aget(self, offset: int, *, isolation: Isolation = "read_uncommitted") -> Record | None:
         """Read the record at an offset from a coroutine.
@@ -874,8 +874,10 @@ class Log(Closing):
             b'1 pear'
         """
         view = self._view
-        if isolation == "read_uncommitted" and (record := view.points.find(view, offset, False)) is not UNKNOWN:
-            return record
+        if isolation == "read_uncommitted":
+            record: Record | None = view.points.find(view, offset, waits=False)
+            if record is not UNKNOWN:
+                return record
         from kstore.base import loops
 
         return await loops.in_thread(loops.running(), lambda: self.get(offset, isolation=isolation))

@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.ref cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from kstore._core cimport Guard, ks_parse_record, ks_record, made_record, record_section
 from kstore.codec._compression cimport ks_output, ks_unpack
@@ -20,10 +20,10 @@ from kstore.codec._wire cimport (
     ATTRIBUTES_AT, BASE_TIMESTAMP_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, MAX_TIMESTAMP_AT, RECORDS_AT,
     RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT, load16, load32, load64, wrapping_add,
 )
-from kstore.disk._held cimport hold, take_back
+from kstore.disk._held cimport Held, hold, take_back
 from kstore.disk._look cimport Look, is_settled, look_at, look_behind, same_file, same_state
 from kstore.files._framing cimport (
-    BAD_ORDER, GOES_ON, Header, Stop, check_crc_at, check_place, read_header,
+    BAD_ORDER, BAD_READ, GOES_ON, Header, Stop, check_crc_at, check_place, read_header,
 )
 from kstore.files._index_search cimport Around, OffsetEntries, look_around
 from kstore.files._window cimport Window, window_at, window_free, window_on
@@ -36,22 +36,27 @@ from kstore.codec import compression
 from kstore.disk import mounts
 from kstore.errors import KStoreError
 
+cdef extern from "Python.h":
+    int64_t PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident() noexcept
 
 cdef extern from "window.h" nogil:
+    Py_ssize_t read_held "ks_read_held"(Held *held, int fd, uint8_t *p, size_t n, int64_t position) noexcept
     Py_ssize_t read_cached "ks_read_cached"(int fd, uint8_t *p, size_t n, int64_t position) noexcept
 
 cdef enum:
     LEAST_ROOM = 32768             # a batch of 16 KiB, which is what most producers make, and the header behind it
     MOST_BATCH = 1 << 20           # a larger batch is left to the iterators, as read or as decompressed
+    MOST_PIECE = 262144            # a larger first batch of a pass is not copied
     MOST_KEPT = 4 << 20            # of all kept batches of the process
     MOST_THREADS = 8               # of one log that keep a batch each
     SMALL_SPAN = 12288             # up to this distance all batches between two index entries are read at once
     MOST_WALK = 262144             # beyond this, the iterators look for the batch
     BEHIND = 256                   # read with a batch of unknown size
 
-UNKNOWN = object()
+UNKNOWN = object()  # type: object
 """The answer if the iterators must read the record."""
 
 
@@ -80,6 +85,8 @@ cdef class _Kept:
     cdef uint8_t *section          # the decompressed records
     cdef size_t section_room
     cdef int64_t version           # of the guard when the read began, -1 if nothing is kept
+    cdef int64_t position, size    # of the batch in the file of the segment
+    cdef int64_t segment_base
     cdef int64_t least, last       # the offsets that the batch answers for
     cdef bint decided              # not a part of a transaction
     cdef Look look                 # of the file before the read, in a log of another process
@@ -168,8 +175,10 @@ def kept_bytes() -> int:
 # ---- Reading.
 
 cdef Stop _find(_Kept kept, const Around *around, int64_t base_offset, int64_t offset, int64_t most, bint *sole,
-                Header *h) noexcept nogil:
-    """Frame and check the batch that holds `offset`, or the next one after a gap, between two entries of the index.
+                bint whole, Header *h) noexcept nogil:
+    """Frame the batch that holds `offset`, or the next one after a gap, between two entries of the index.
+
+    If it is wanted `whole`, also read all of it, and check the CRC.
 
     `sole` says whether a single batch is likely to lie between the entries; it is then read without those before it:
     the entries and its own header agree on all offsets.
@@ -182,11 +191,13 @@ cdef Stop _find(_Kept kept, const Around *around, int64_t base_offset, int64_t o
     cdef int64_t span = around.after_position - position
     cdef int batches = 0
     if around.has_before and around.has_after and (sole[0] or span > SMALL_SPAN):
-        w.ahead = _ahead(w, around.after_end - around.after_position if around.after_end else span + BEHIND)
+        w.ahead = BEHIND
+        if whole:
+            w.ahead = _ahead(w, around.after_end - around.after_position if around.after_end else span + BEHIND)
         stop = read_header(w, around.after_position, h, &p)
         if (stop == GOES_ON and h.magic == 2 and h.base_offset == around.before + 1 and h.last_offset == around.after
                 and h.last_offset >= offset and h.size <= MOST_BATCH):
-            return check_crc_at(w, h)
+            return _check_whole(w, h) if whole else GOES_ON
     w.ahead = _ahead(w, (around.after_end if around.after_end else around.after_position + span) - position
                      if around.has_after else SMALL_SPAN)
     while position <= far:
@@ -204,15 +215,30 @@ cdef Stop _find(_Kept kept, const Around *around, int64_t base_offset, int64_t o
                 return stop
             if h.last_offset >= offset:
                 sole[0] = batches == 1 and around.has_after and h.position == around.after_position
-                return check_crc_at(w, h)
+                return _check_whole(w, h) if whole else GOES_ON
         least = h.last_offset + 1
         position += h.size
         batches += 1
     return BAD_ORDER
 
 
+cdef inline Stop _check_whole(Window *w, const Header *h) noexcept nogil:
+    """Read the whole batch into the window, where it stays, and check its CRC."""
+    if window_at(w, h.position, <Py_ssize_t> h.size) == NULL:
+        return BAD_READ
+    return check_crc_at(w, h)
+
+
 cdef inline Py_ssize_t _ahead(const Window *w, int64_t wanted) noexcept nogil:
     return <Py_ssize_t> min(max(wanted, RECORDS_AT), w.capacity)
+
+
+cdef struct Place:
+    Py_ssize_t number              # of the segment
+    int64_t segment_base
+    int64_t start                  # the log start
+    int64_t end                    # of the batches in the segment's file
+    int64_t most                   # all offsets of the segment are below
 
 
 @cython.final
@@ -235,31 +261,103 @@ cdef class PointReads:
         self._is_mounted = mounts.is_mounted(directory)
         self._root, self._directory = os.fsencode(root), os.fsencode(directory)
 
-    def find(self, view: View, offset: object, bint waits=True) -> Record | None | object:
+    def find(self, view: View, offset: object, bint waits=True) -> Any:
         """Return the record at an offset, None if no record has it, or `UNKNOWN` if the iterators must read it.
 
         Without `waits` the answer is also `UNKNOWN` if the file's bytes are not in the page cache.
         """
-        cdef int64_t wanted
-        cdef Guard guard
         cdef _Kept kept
+        cdef int64_t wanted
+        cdef int overflow = 0
         if type(offset) is not int or self._is_mounted:
             return UNKNOWN
+        wanted = PyLong_AsLongLongAndOverflow(offset, &overflow)
+        kept = None if overflow else self._kept(view, wanted, waits)
+        return UNKNOWN if kept is None else _answer(kept, wanted)
+
+    def first_batch(self, view: View, int64_t offset) -> tuple[bytes, Segment, int, int, int] | None:
+        """Return the batch that holds an offset, or the next one, or None if the iterators must find it.
+
+        Returns the bytes, the segment, the position in its file, and the first and last offset.
+        """
+        cdef _Kept kept = None if self._is_mounted else self._kept(view, offset, True)
+        if kept is None or kept.size > MOST_PIECE:
+            return None
+        segments = view.segments
+        segment = segments.items[bisect_right(segments.bases, kept.segment_base) - 1]
+        data = PyBytes_FromStringAndSize(
+            <const char *> window_at(&kept.window, kept.position, <Py_ssize_t> kept.size), <Py_ssize_t> kept.size)
+        return data, segment, kept.position, kept.base_offset, kept.last
+
+    def fetch(self, view: View, int64_t offset, int64_t max_bytes, bint min_one_message
+              ) -> tuple[bytes, Segment, LogFile, int, int, int, int] | None:
+        """Return the first `max_bytes` from the batch that holds an offset on, or None if it must be found otherwise.
+
+        Returns the bytes, the segment, its file, the position in it, the first batch's base offset and size, and an
+        offset above those of the segment. No CRC is checked. For a log that no other process changes.
+        """
+        cdef Guard guard = <Guard?> view.guard
+        cdef int64_t seen = guard.version, n
+        cdef _Kept kept = self._of_thread()
+        cdef Place place
+        cdef Header h
+        cdef bytes data
+        if self._is_mounted or not self._is_own or kept is None or view.closed:
+            return None
+        kept.version = -1
+        kept.busy = True
         try:
-            wanted = offset
-        except OverflowError:
-            return UNKNOWN
-        guard = <Guard?> view.guard
-        kept = self._of_thread()
-        if kept is None or view.closed:
-            return UNKNOWN
-        if not self._is_own and not self._stands(view):
-            return UNKNOWN
-        if (kept.version != guard.version or not kept.least <= wanted <= kept.last
+            file = self._locate(view, kept, offset, False, True, &place, &h)
+            if file is None:
+                return None
+            n = min(place.end - h.position, max(max_bytes, h.size) if min_one_message else max_bytes)
+            data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> n)
+            hold(&kept.window.held)
+            got = read_held(&kept.window.held, kept.window.fd, <uint8_t *> PyBytes_AS_STRING(data), <size_t> n, h.position)
+            take_back(&kept.window.held)
+        except (KStoreError, OSError):
+            return None
+        finally:
+            kept.busy = False
+        if got != n or guard.version != seen:
+            return None
+        return data, view.segments.items[place.number], file, h.position, h.base_offset, h.size, place.most
+
+    def stands(self, view: View, state: DirectoryState) -> bool:
+        """Return whether the directories and the last segment of another process's log are as in `state`."""
+        cdef Look now
+        cdef uint8_t data[64]
+        cdef bytes header
+        cdef int64_t position
+        if self._is_mounted or not self._stands(view):
+            return False
+        if not state.segments.items:
+            return True
+        segment = state.segments.items[len(state.segments.items) - 1]
+        now = look_at(PyBytes_AS_STRING(self._path_of(segment.path)))
+        device, inode = state.end_file
+        if (now.changed_ns != state.end_ns or now.size != state.end_size or now.device != device or now.inode != inode):
+            return False
+        if state.last_batch is None:
+            return True
+        position, header = state.last_batch
+        file = segment._file
+        if file is None or len(header) > 64:
+            return False
+        return (read_cached(file.fd, data, <size_t> len(header), position) == len(header)
+                and memcmp(data, PyBytes_AS_STRING(header), <size_t> len(header)) == 0)
+
+    cdef _Kept _kept(self, view, int64_t offset, bint waits):
+        """Return this thread's kept batch, which holds the offset or follows a gap with it, or None."""
+        cdef Guard guard = <Guard?> view.guard
+        cdef _Kept kept = self._of_thread()
+        if kept is None or view.closed or not self._is_own and not self._stands(view):
+            return None
+        if (kept.version != guard.version or not kept.least <= offset <= kept.last
                 or not self._is_own and not _file_stands(kept)):
-            if not self._load(view, kept, guard, wanted, waits):
-                return UNKNOWN
-        return _answer(kept, wanted)
+            if not self._load(view, kept, guard, offset, waits):
+                return None
+        return kept
 
     cdef _Kept _of_thread(self):
         """Return this thread's kept batch, or None if it is in use."""
@@ -298,14 +396,39 @@ cdef class PointReads:
             kept.busy = False
 
     cdef bint _load_batch(self, view, _Kept kept, Guard guard, int64_t offset, bint waits) except -1:
-        cdef int64_t seen = guard.version, end, most, base_offset, start
+        cdef int64_t seen = guard.version
+        cdef Place place
+        cdef Header h
+        cdef Look now
+        file = self._locate(view, kept, offset, True, waits, &place, &h)
+        if file is None or not self._take(view, kept, &h):
+            return False
+        if not self._is_own:
+            kept.path = self._path_of(view.segments.items[place.number].path)
+            now = look_at(PyBytes_AS_STRING(kept.path))
+            if not same_file(&kept.look, &now):
+                return False
+            if not is_settled(&kept.look):
+                kept.look.changed_ns = -1      # the next call reads the batch again
+        kept.position, kept.size, kept.segment_base = h.position, h.size, place.segment_base
+        kept.least = min(max(place.start, h.base_offset), offset)
+        kept.last = h.last_offset
+        kept.count_bytes()
+        if guard.version != seen:
+            return False
+        kept.version = seen
+        return True
+
+    cdef object _locate(self, view, _Kept kept, int64_t offset, bint whole, bint waits, Place *place, Header *h):
+        """Frame the batch as `_find` does, in the kept batch's window; return None if the iterators must find it.
+
+        Returns the open file: as long as a caller holds it, the window's descriptor is valid.
+        """
         cdef Py_ssize_t number = 0, count, room
         cdef Around around
-        cdef Header h
         cdef Stop stop
         cdef tuple items, bases
-        cdef bint is_last, sole = self._sole
-        cdef Look now
+        cdef bint sole = self._sole
         cdef OffsetEntries index
         segments = view.segments
         items, bases = segments.items, segments.bases
@@ -313,64 +436,52 @@ cdef class PointReads:
         if count > 1:
             number = <Py_ssize_t> bisect_right(bases, offset) - 1
         if number < 0 or count == 0:
-            return False
-        is_last = number == count - 1
+            return None
         segment = items[number]
         file, offset_index = segment._file, segment._offset_index
         if file is None or offset_index is None:
-            return False
+            return None
         index = <OffsetEntries?> offset_index
         segment._used = True
-        base_offset = bases[number]
-        start = view.log_start_offset
+        place.number, place.segment_base = number, bases[number]
+        place.start = view.log_start_offset
         if self._is_own:
             if view.is_unsettled:
-                return False
-            end = (<ActiveEnd?> view.appender).published_bytes(base_offset)
-            if end < 0:
-                end = segment.size_bytes
+                return None
+            place.end = (<ActiveEnd?> view.appender).published_bytes(place.segment_base)
+            if place.end < 0:
+                place.end = segment.size_bytes
         else:
-            end = view.readable_bytes(segment)
-        if offset < start or index.has_unsound:
-            return False
-        most = bases[number + 1] if not is_last else view.log_end_offset
-        if offset >= most:
-            return False
+            place.end = view.readable_bytes(segment)
+        if number + 1 < count:
+            place.most = bases[number + 1]
+        elif self._is_own:
+            place.most = view.appender.next_offset
+        else:
+            place.most = view.log_end_offset
+        if not place.start <= offset < place.most or index.has_unsound:
+            return None
         look_around(index, offset, &around)
-        if around.has_after and around.after_position >= end or around.has_before and around.before_position >= end:
-            return False
+        if (around.has_after and around.after_position >= place.end
+                or around.has_before and around.before_position >= place.end):
+            return None
         room = LEAST_ROOM
-        if around.has_after and around.after_end > around.after_position:
+        if whole and around.has_after and around.after_end > around.after_position:
             room = max(room, <Py_ssize_t> min(around.after_end - around.after_position, <int64_t> MOST_BATCH))
         if not kept.make_room(room):
-            return False
+            return None
         if not self._is_own:
             kept.look = look_behind(file.fd)
-        if not waits and not _is_cached(kept, file.fd, &around, end):
-            return False
-        window_on(&kept.window, file.fd, end, kept.window.data, kept.window.capacity)
+        if not waits and not _is_cached(kept, file.fd, &around, place.end):
+            return None
+        window_on(&kept.window, file.fd, place.end, kept.window.data, kept.window.capacity)
         kept.window.owns = 1
-        memset(&h, 0, sizeof(Header))
+        memset(h, 0, sizeof(Header))
         hold(&kept.window.held)
-        stop = _find(kept, &around, base_offset, offset, most, &sole, &h)
+        stop = _find(kept, &around, place.segment_base, offset, place.most, &sole, whole, h)
         take_back(&kept.window.held)
         self._sole = sole
-        if stop != GOES_ON or not self._take(view, kept, &h):
-            return False
-        if not self._is_own:
-            kept.path = self._path_of(segment.path)
-            now = look_at(PyBytes_AS_STRING(kept.path))
-            if not same_file(&kept.look, &now):
-                return False
-            if not is_settled(&kept.look):
-                kept.look.changed_ns = -1      # the next call reads the batch again
-        kept.least = min(max(start, h.base_offset), offset)
-        kept.last = h.last_offset
-        kept.count_bytes()
-        if guard.version != seen:
-            return False
-        kept.version = seen
-        return True
+        return file if stop == GOES_ON else None
 
     cdef bytes _path_of(self, path):
         if path != self._named:

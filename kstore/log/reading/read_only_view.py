@@ -368,6 +368,10 @@ class ReadOnlyView:
         """Read the directory again: the segments, the marks, and the end of the last segment."""
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
+        state = self._state
+        is_sound = state.end_position == state.end_size and state.fault is None and not self._indexes_behind
+        if is_sound and self.points.stands(self, state):
+            return
         with self._refreshing:
             for _ in range(100):
                 try:
