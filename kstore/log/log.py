@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from kstore import _core
@@ -846,11 +847,11 @@ class Log(Closing):
             kstore.errors.OffsetOutOfRangeError: offset 3 is not in the log, which starts at 0 and ends at 3
         """
         view = self._view
-        if isolation == "read_uncommitted":
-            record: Record | None = view.points.find(view, offset)
-            if record is not UNKNOWN:
-                return record
-        return read_one(view, arguments.whole("offset", offset), committed=wants_committed(isolation), owner=self)
+        committed = isolation != "read_uncommitted" and wants_committed(isolation)
+        record: Record | None = view.points.find(view, offset, committed)
+        if record is not UNKNOWN:
+            return record
+        return read_one(view, arguments.whole("offset", offset), committed=committed, owner=self)
 
     async def aget(self, offset: int, *, isolation: Isolation = "read_uncommitted") -> Record | None:
         """Read the record at an offset from a coroutine.
@@ -874,13 +875,12 @@ class Log(Closing):
             b'1 pear'
         """
         view = self._view
-        if isolation == "read_uncommitted":
-            record: Record | None = view.points.find(view, offset, waits=False)
-            if record is not UNKNOWN:
-                return record
+        record: Record | None = view.points.find(view, offset, wants_committed(isolation), waits=False)
+        if record is not UNKNOWN:
+            return record
         from kstore.base import loops
 
-        return await loops.in_thread(loops.running(), lambda: self.get(offset, isolation=isolation))
+        return await loops.in_thread(loops.running(), partial(self.get, offset, isolation=isolation))
 
     def read_batches(
         self,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from kstore._core import Record
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
@@ -740,6 +741,55 @@ class Store(Closing):
         return self._producers.producer(transactional_id, transaction_timeout_ms)
 
     # Reading.
+
+    def get(
+        self, topic: str, partition: int, offset: int, *, isolation: Isolation = "read_uncommitted"
+    ) -> Record | None:
+        """Read the record at an offset of a partition, as `Log.get` does.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The record's offset.
+            isolation: "read_uncommitted" or "read_committed", as in `Log.get`.
+
+        Returns:
+            The record; None if no record has the offset.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
+            OffsetOutOfRangeError: If the offset is below the log start, or at or above the log end.
+            KStoreError: Any other error that `Log.get` or `log` raises.
+
+        Example:
+            >>> store.get("orders", 1, 0).value
+            b'3 apples'
+        """
+        return self._reader.log(topic, partition).get(offset, isolation=isolation)
+
+    async def aget(
+        self, topic: str, partition: int, offset: int, *, isolation: Isolation = "read_uncommitted"
+    ) -> Record | None:
+        """Read the record at an offset of a partition from a coroutine, as `Log.aget` does.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The record's offset.
+            isolation: As in `get`.
+
+        Returns:
+            The record; None if no record has the offset.
+
+        Raises:
+            KStoreError: Any error that `get` raises.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(store.aget("orders", 1, 0)).value
+            b'3 apples'
+        """
+        return await self._reader.log(topic, partition).aget(offset, isolation=isolation)
 
     def read(
         self,
