@@ -89,9 +89,7 @@ def test_a_batch_that_is_too_large_to_keep(tmp_path: Path) -> None:
 
 
 def test_gaps_markers_and_aborted_records_are_none(tmp_path: Path, rng: random.Random) -> None:
-    with kstore.Log.open(
-        tmp_path / "t-0", cleanup_policy="compact", segment_bytes=400, delete_retention_ms=0
-    ) as log:
+    with kstore.Log.open(tmp_path / "t-0", cleanup_policy="compact", segment_bytes=400, delete_retention_ms=0) as log:
         for number in range(40):
             log.append(b"%d" % number, b"k%d" % (number % 3))
         log.compact(roll=True)
