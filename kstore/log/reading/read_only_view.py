@@ -74,6 +74,8 @@ class ReadOnlyView:
         self.directory = directory
         self.root = os.path.dirname(directory) or "."
         self.partition = partition
+        self.watched_directories = (directory, self.root)
+        """A change of the log changes one of these: its own directory, and the root with the checkpoint files."""
         self.guard = _core.Guard()
         self.max_decompressed_bytes: int | None = None
         self.closed = False
@@ -272,7 +274,7 @@ class ReadOnlyView:
             end = self.durable_end_offset if durable else self.log_end_offset
             return end > offset or self.guard.version != version
 
-        return watches.wait((self.directory, self.root), has_news, timeout)
+        return watches.wait(self.watched_directories, has_news, timeout)
 
     def catch_up(self) -> bool:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.
@@ -582,6 +584,7 @@ class ReadOnlyView:
         for segment in self.segments.items:
             segment.close()
         self.guard.version += 1
+        watches.wake(self.directory)
 
 
 def _hold_replaced(old: SegmentList, new: SegmentList) -> None:
