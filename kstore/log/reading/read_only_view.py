@@ -25,6 +25,7 @@ from kstore.files import _log_scan, checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading import truncation_check
+from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.segment_listing import list_segments
 from kstore.log.reading.transaction_replay import Replayed, aborted_between
 from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, steadily
@@ -77,6 +78,7 @@ class ReadOnlyView:
         self.watched_directories = (directory, self.root)
         """A change of the log changes one of these: its own directory, and the root with the checkpoint files."""
         self.guard = _core.Guard()
+        self.points = PointReads(directory, self.root, is_own=False)
         self.max_decompressed_bytes: int | None = None
         self.closed = False
         self.opened_in = 0  # in a forked child: the process that opened the view
@@ -358,6 +360,10 @@ class ReadOnlyView:
         """Read the directory again: the segments, the marks, and the end of the last segment."""
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
+        state = self._state
+        is_sound = state.end_position == state.end_size and state.fault is None and not self._indexes_behind
+        if is_sound and self.points.stands(self, state):
+            return
         with self._refreshing:
             for _ in range(100):
                 try:
