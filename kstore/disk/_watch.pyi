@@ -19,8 +19,6 @@ class Watch:
         """Wait until a directory has changed since it was armed; return False after the time."""
     def take(self) -> bool:
         """Take what has happened, without waiting; return whether a directory has changed."""
-    def rearm(self) -> bool:
-        """Take what has happened, and arm again."""
     def cancel(self) -> None:
         """End the watch of one directory, which ends a `wait`, now or when it begins."""
     def close(self) -> None:

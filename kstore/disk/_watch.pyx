@@ -183,11 +183,6 @@ cdef class Watch:
             raise OSError(errno, os.strerror(errno))
         return changed > 0
 
-    def rearm(self) -> bool:
-        """Take what has happened, and arm again."""
-        self.take()
-        return self.arm()
-
     def cancel(self) -> None:
         """End the watch of one directory, which ends a `wait`, now or when it begins."""
         cdef Py_ssize_t i

@@ -53,7 +53,9 @@ def wait(
             if now >= deadline:
                 return False
             if watch is not None and is_watched:
-                watch.wait(until_next_look(began, now, deadline, longest_wait))
+                # Armed again only if there is no news: the next writes of a burst wake nobody.
+                if watch.wait(until_next_look(began, now, deadline, longest_wait)) and has_news():
+                    return True
             else:
                 time.sleep(min(max(pause, LOOK_SHARE * (now - began)), deadline - now))
                 pause = min(pause * GROWTH, LONGEST_PAUSE)

@@ -105,7 +105,7 @@ async def _watched(
     with watches.taken(directories) as watch, bell.rung_by(-1 if watch is None else watch.fd) as is_rung:
         while True:
             bell.clear()
-            is_watched = is_rung and watch is not None and watch.rearm()
+            is_watched = is_rung and watch is not None and watch.arm()
             began = monotonic()
             if has_news():
                 return True
@@ -118,3 +118,5 @@ async def _watched(
                 seconds = min(deadline - now, max(pause, LOOK_SHARE * (now - began)))
                 pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
             await bell.wait(seconds)
+            if watch is not None and watch.take() and has_news():
+                return True

@@ -288,6 +288,8 @@ class ReadOnlyView:
             state = self._state
             if self.closed or state.end_position <= 0 or state.end_position != state.end_size or state.fault:
                 return False
+            if self.points.stands(self, state):
+                return True
             segment = state.segments.items[-1]
             try:
                 if fs.stat(self.root).st_mtime_ns != self._marked_ns:
