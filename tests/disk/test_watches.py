@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,42 +35,43 @@ def directory(tmp_path: Path) -> Iterator[str]:
 
 
 def append(directory: str) -> None:
-    with open(os.path.join(directory, "file"), "ab") as file:
+    with (Path(directory) / "file").open("ab") as file:
         file.write(b"x")
 
 
 def grow(directory: str) -> None:
-    os.truncate(os.path.join(directory, "file"), 100)
+    os.truncate(Path(directory) / "file", 100)
 
 
 def make(directory: str) -> None:
-    with open(os.path.join(directory, "new"), "xb"):
-        pass
+    (Path(directory) / "new").touch()
 
 
 def rename(directory: str) -> None:
-    os.rename(os.path.join(directory, "file"), os.path.join(directory, "renamed"))
+    (Path(directory) / "file").rename(Path(directory) / "renamed")
 
 
 def remove(directory: str) -> None:
-    os.unlink(os.path.join(directory, "file"))
+    (Path(directory) / "file").unlink()
 
 
 def move_away(directory: str) -> None:
-    os.rename(directory, directory + "-delete")
+    Path(directory).rename(directory + "-delete")
 
 
 def remove_all(directory: str) -> None:
     remove(directory)
-    os.rmdir(directory)
+    Path(directory).rmdir()
 
 
 @pytest.mark.parametrize("change", [append, grow, make, rename, remove, move_away, remove_all])
-def test_every_change_of_a_directory_ends_a_wait_that_began_before_it(change: object, directory: str) -> None:
+def test_every_change_of_a_directory_ends_a_wait_that_began_before_it(
+    change: Callable[[str], None], directory: str
+) -> None:
     watch = Watch((directory,))
     assert watch.arm()
     assert not watch.wait(0)
-    change(directory)  # type: ignore[operator]
+    change(directory)
     assert watch.wait(SECONDS)
 
 
@@ -97,7 +98,7 @@ def test_a_watch_is_armed_again_for_the_directories_that_changed(directory: str,
 
 
 def test_a_missing_directory_and_a_file_cannot_be_armed(directory: str) -> None:
-    file = Watch((os.path.join(directory, "file"),))
+    file = Watch((str(Path(directory) / "file"),))
     assert not file.arm()
     watch = Watch((directory,))
     remove_all(directory)
@@ -180,7 +181,7 @@ def test_a_wait_looks_from_time_to_time_and_less_often_if_a_look_takes_long() ->
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_waits_of_one_directory_share_a_descriptor_and_wake_closes_it(directory: str) -> None:
