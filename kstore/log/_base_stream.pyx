@@ -21,16 +21,27 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* Cython has no name for this slot. Until 3.11 a flag says that it is there. */
-    static void ks_set_send(PyTypeObject *type, sendfunc send) {
+    /* Cython has no name for the slot that Python 3.11 and the tasks of asyncio call. Later Pythons call tp_iternext. */
+    static void ks_set_slots(PyTypeObject *type, sendfunc send, iternextfunc next) {
         type->tp_as_async->am_send = send;
-    #ifdef Py_TPFLAGS_HAVE_AM_SEND
-        type->tp_flags |= Py_TPFLAGS_HAVE_AM_SEND;
-    #endif
+        type->tp_iternext = next;
         PyType_Modified(type);
     }
+
+    /* Steals the reference to the value. */
+    static inline void ks_set_value(PyObject *end, PyObject *value) {
+        Py_XSETREF(((PyStopIterationObject *) end)->value, value);
+    }
+
+    /* The exception gets no context: it is raised again. */
+    static inline void ks_raise(PyObject *end) {
+        PyErr_Restore(Py_NewRef(PyExc_StopIteration), Py_NewRef(end), NULL);
+    }
     """
-    void ks_set_send(type awaited, sendfunc send) noexcept
+    ctypedef PyObject *(*iternextfunc)(PyObject *iterator) except? NULL
+    void ks_set_slots(type awaited, sendfunc send, iternextfunc next) noexcept
+    void ks_set_value(object end, PyObject *value) noexcept
+    void ks_raise(object end) noexcept
 
 
 cdef class BaseStream:
@@ -85,18 +96,13 @@ cdef class NextRecord:
 
     cdef BaseStream _stream            # None when the call has begun
     cdef object _coroutine             # of the stream's `_next`; None if it is not needed, and at the end
+    cdef object _end                   # raised with each record; making another would take longer than all else
 
     def __await__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        cdef PyObject *result = NULL
-        cdef PySendResult kind = _send(self, None, &result)
-        found = <object> result
-        Py_XDECREF(result)
-        if kind == PYGEN_RETURN:
-            raise StopIteration(found)
-        return found
+        return self.send(None)
 
     def send(self, value: object, /) -> Any:
         """Continue until the stream waits for something, which is returned; `StopIteration` has the record."""
@@ -163,4 +169,19 @@ cdef PySendResult _send_slot(PyObject *awaited, PyObject *sent, PyObject **resul
     return _send(<NextRecord> awaited, <object> sent, result)
 
 
-ks_set_send(NextRecord, _send_slot)
+cdef PyObject *_next_slot(PyObject *awaited) except? NULL:
+    cdef NextRecord call = <NextRecord> awaited
+    cdef PyObject *result = NULL
+    end = call._end
+    if end is None or Py_REFCNT(<PyObject *> end) > 2:
+        end = call._end = StopIteration()
+    else:
+        ks_set_value(end, NULL)
+    if _send(call, None, &result) != PYGEN_RETURN:
+        return result
+    ks_set_value(end, result)
+    ks_raise(end)
+    return NULL
+
+
+ks_set_slots(NextRecord, _send_slot, _next_slot)
