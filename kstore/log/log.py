@@ -929,7 +929,7 @@ class Log(Closing):
 
         Takes the arguments of `read`. A thread of the loop's executor reads the files in pieces of up to 256 KiB or one
         larger batch; records that were appended while the iterator waited are read in the loop's thread. After every
-        256 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
+        512 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
         little memory and delays no append.
 
         With `follow` in mode "a" an append wakes the iterator. In mode "r" the iterator polls; its pauses grow to a
