@@ -94,7 +94,7 @@ def _of_groups(store: Store) -> Iterator[Sample]:
     metadata = metadata_of(store)
     if OFFSETS_TOPIC not in metadata.current():
         return
-    for group in store.groups():
+    for group in store.groups:
         positions = store.committed_offsets(group)
         for topic in sorted({topic for topic, _ in positions}):
             for number in sorted(metadata.partitions(topic)):

@@ -8,9 +8,10 @@ groups.
 from __future__ import annotations
 
 import logging
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kstore.base import arguments
 from kstore.base.numbers import INT_MAX
@@ -48,8 +49,8 @@ class CommittedOffset(int):
         ...     topic_id = store.create_topic("orders")
         ...     store.commit_offsets("billing", {("orders", 0): 2}, metadata="invoice 17")
         ...     position = store.committed_offsets("billing")["orders", 0]
-        >>> position, position + 1, position.metadata
-        (2, 3, 'invoice 17')
+        >>> position, position + 1, position.offset, position.metadata
+        (2, 3, 2, 'invoice 17')
 
     Thread-safe: nothing changes it after it is made.
     """
@@ -57,11 +58,26 @@ class CommittedOffset(int):
     metadata: str
     """The text that was committed with the offset."""
 
+    @property
+    def offset(self) -> int:
+        """The offset of the next record to read, as a plain `int`."""
+        return int(self)
+
     leader_epoch: int
     """The leader epoch of the last record that was read; -1 if unknown."""
 
     commit_timestamp: int
     """When the position was committed, in milliseconds since the epoch."""
+
+
+class GroupNames(tuple[str, ...]):
+    """The names of groups. `Store.groups` was a method before, so the tuple can be called, too."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Self:
+        warnings.warn("Store.groups is an attribute: use store.groups", DeprecationWarning, stacklevel=2)
+        return self
 
 
 class GroupCoordinator:
@@ -147,9 +163,9 @@ class GroupCoordinator:
             whole = len(deleted) == len(places) and partition.has_record(group)
             self._append_tombstones(log, group, deleted, whole)
 
-    def groups(self) -> tuple[str, ...]:
+    def groups(self) -> GroupNames:
         logs = self._internal.logs(OFFSETS_TOPIC)
-        return tuple(sorted(name for log in logs for name in self._partition_of(log).groups()))
+        return GroupNames(sorted(name for log in logs for name in self._partition_of(log).groups()))
 
     def consumer(self, options: ConsumerOptions, reader: TopicReader | None = None) -> Consumer:
         """Create a consumer; see `Store.consumer`. With `reader` it reads another store's topics."""
