@@ -815,7 +815,7 @@ class Store(Closing):
         topics: str | Iterable[str],
         *,
         partitions: Iterable[int] | None = None,
-        offsets: Mapping[int, int] | None = None,
+        offsets: Mapping[int, int] | Mapping[Place, int] | None = None,
         start_timestamp: int | datetime | None = None,
         end_timestamp: int | datetime | None = None,
         merge: Literal["partition", "timestamp"] = "partition",
@@ -834,7 +834,8 @@ class Store(Closing):
         Args:
             topics: A topic, or several.
             partitions: The partitions to read; all by default. For a single topic only.
-            offsets: For some partitions, the offset to start at. For a single topic only.
+            offsets: For some partitions, the offset to start at. The keys are `(topic, partition)`, as in
+                `committed_offsets`; for a single topic they may be partitions.
             start_timestamp: Start each partition at its first record at or after this time, as in `read`.
             end_timestamp: End each partition before its first record at or after this time, as in `read`.
             merge: The order of the partitions' records, as in `read`.
@@ -859,13 +860,14 @@ class Store(Closing):
             0 0 b'1 pear'
             1 0 b'3 apples'
             1 1 b'4 apples'
+            >>> stream = store.aread(["orders"], offsets={("orders", 1): 1})
         """
         from kstore.store.topics.async_topic_source import stream_of
 
         wanted = TopicRead(
-            partitions, offsets, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
+            partitions, None, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
         )
-        return stream_of(self._reader, topics, wanted)
+        return stream_of(self._reader, topics, wanted, offsets)
 
     @overload
     def read_columns(
