@@ -9,28 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from kstore.base import loops
-from kstore.base.weak import weak_method
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 TURN_RECORDS = 256  # the most records returned before the loop's other tasks run
 WARM_SECONDS = 0.001  # for this long after a wake-up the loop's thread reads: the page cache has the new records
-# Seconds between two polls of a log that another process writes. Without new records the pauses grow until a waiting
-# task costs about a thousandth of a core: waking the event loop takes up to 0.2 ms.
-FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.0002, 0.25, 1.25
-LOOK_SHARE = 9  # a pause is at least this many times as long as the poll took
-IDLE_SHARE = 999  # and grows to this many times
 
 
 class Records(Protocol[T_co]):
@@ -46,25 +36,14 @@ class Source(Protocol[T_co]):
     """Delivers new records to a stream that follows."""
 
     @property
-    def is_woken(self) -> bool:
-        """Whether new records wake the stream; otherwise it polls, with growing pauses."""
-
-    @property
-    def longest_wait(self) -> float | None:
-        """The most seconds between two polls of a source that wakes the stream; None for no limit."""
-
-    @property
     def is_over(self) -> bool:
         """Whether no further record can come."""
-
-    def has_news(self) -> bool:
-        """Return whether `look` would find something new."""
 
     def look(self) -> Iterable[Records[T_co]]:
         """Return iterators over the records that are new since the last call; no iterators if nothing is new."""
 
-    def watched(self, ring: Callable[[], None]) -> AbstractContextManager[object]:
-        """Return a context manager; inside its block, new records cause a call of `ring`, in any thread."""
+    async def news(self, deadline: float) -> bool:
+        """Wait until `look` would find something new; return False at the deadline, a time of `time.monotonic`."""
 
 
 class InThread(Generic[T]):
@@ -167,7 +146,7 @@ class Stream(Generic[T]):
                 if not self._parts:
                     if deadline < 0:
                         deadline = monotonic() + self._timeout
-                    if not await self._news(loop, source, deadline):
+                    if not await source.news(deadline):
                         raise StopAsyncIteration
                     self._warm_until = monotonic() + WARM_SECONDS
                     continue
@@ -184,26 +163,3 @@ class Stream(Generic[T]):
         record = await loops.kept(pending)
         self._pending = None
         return record
-
-    @staticmethod
-    async def _news(loop: loops.Loop, source: Source[T], deadline: float) -> bool:
-        """Wait until the source has new records; return False at the deadline."""
-        bell = loops.Bell(loop)
-        pause = FIRST_PAUSE
-        # The writer must not keep the bell alive: collecting the task of a closed loop then unregisters the bell.
-        with source.watched(weak_method(bell.ring)):
-            while True:
-                bell.clear()
-                began = monotonic()
-                if source.has_news():
-                    return True
-                now = monotonic()
-                if now >= deadline:
-                    return False
-                wait: float | None = deadline - now
-                if not source.is_woken:
-                    wait = min(deadline - now, max(pause, LOOK_SHARE * (now - began)))
-                    pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
-                elif source.longest_wait is not None:
-                    wait = min(deadline - now, max(source.longest_wait, IDLE_SHARE * (now - began)))
-                await bell.wait(None if wait == inf else wait)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from kstore import _core
 from kstore._core import ReaderPosition
 from kstore.base.times import is_settled
 from kstore.codec import header
-from kstore.disk import fs
+from kstore.disk import fs, watches
 from kstore.errors import CorruptRecordError, StorageError, closed
 from kstore.files import _log_scan, checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
@@ -32,9 +31,6 @@ from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, steadi
 from kstore.log.segments.producer_state import ProducerInfo
 from kstore.log.segments.recovery import start_above_end
 from kstore.log.segments.segment import Segment, below_recovery_point
-
-FIRST_PAUSE = 0.0002
-LONGEST_PAUSE = 0.005
 
 
 class Marks(NamedTuple):
@@ -268,21 +264,15 @@ class ReadOnlyView:
             )
 
     def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
-        """Poll until the log ends above `offset`, with pauses that grow to 5 ms; return False after the timeout."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = FIRST_PAUSE
-        while True:
-            version = self.guard.version
+        version = self.guard.version
+
+        def has_news() -> bool:
             if not self.catch_up():
                 self.refresh()
             end = self.durable_end_offset if durable else self.log_end_offset
-            if end > offset or self.guard.version != version:
-                return True
-            left = pause if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            return end > offset or self.guard.version != version
+
+        return watches.wait((self.directory, self.root), has_news, timeout)
 
     def catch_up(self) -> bool:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.

@@ -17,7 +17,7 @@ from kstore.base import arguments
 from kstore.base.closing import Closing
 from kstore.config.settings import shortened
 from kstore.errors import KStoreError, LogClosedError, OffsetOutOfRangeError
-from kstore.log.reading.read_only_view import FIRST_PAUSE
+from kstore.log.log_watch import wait_for_news
 from kstore.store.topics._consume import ConsumerRecord
 from kstore.store.topics.topic_follow import FollowOptions, TopicFollower
 
@@ -31,7 +31,7 @@ logger = logging.getLogger("kstore")
 OffsetReset = Literal["earliest", "latest", "none"]
 Place = tuple[str, int]
 
-_LONGEST_PAUSE = 0.02  # seconds between rounds over the topics
+_NEWS_SECONDS = 0.1  # how soon a waiting consumer notices new partitions and deleted topics
 
 
 class Positions(NamedTuple):
@@ -204,16 +204,20 @@ class Consumer(Closing):
     def _wait(self, timeout: float | None) -> ConsumerRecord | None:
         """Return the next record, or None if there is none before the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = FIRST_PAUSE
         while True:
-            left = _LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
-            if left <= 0:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
                 return None
-            time.sleep(min(pause, left))
+            views = [view for follower in self._followers.values() for view in follower.views]
+            if not wait_for_news(views, self._has_news, left, longest_wait=_NEWS_SECONDS):
+                return None
             record = self._next()
             if record is not None:
                 return record
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    def _has_news(self) -> bool:
+        """Return whether a new round may find records, partitions or an error."""
+        return self._closed or any(follower.has_news() for follower in self._followers.values())
 
     def _begin_anew(self) -> None:
         """Make the next call restart reading at the positions."""
