@@ -17,6 +17,7 @@ from kstore.base import threads
 
 Loop = asyncio.AbstractEventLoop
 Future = asyncio.Future
+Cancelled = asyncio.CancelledError
 
 T = TypeVar("T")
 

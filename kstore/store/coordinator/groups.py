@@ -96,6 +96,8 @@ class GroupCoordinator:
         self._logs.leading()
         positions = self._checked(positions)
         if not positions.offsets:
+            if sync and (written := self._internal.log(OFFSETS_TOPIC, positions.group)) is not None:
+                written.flush()
             return
         log = self._internal.log_to_write(OFFSETS_TOPIC, positions.group)
         partition = self._partition_of(log)
@@ -104,6 +106,12 @@ class GroupCoordinator:
             self._append(log, self._rows(positions, now_ms), now_ms)
         if sync:
             log.flush()
+
+    async def flushed(self, group: str) -> None:
+        """Return when the positions that the group has committed are on the disk; the log's tasks share the syncs."""
+        log = self._internal.log(OFFSETS_TOPIC, group)
+        if log is not None:
+            await log.aflush()
 
     def commit_in_transaction(
         self, positions: Positions, numbers: SequenceNumbers, enter: Callable[[list[Place]], None]
