@@ -31,7 +31,7 @@ from kstore.store.administration import Administration
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
 from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
 from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, OffsetReset, Positions
-from kstore.store.coordinator.groups import CommittedOffset, GroupCoordinator, GroupNames, Place
+from kstore.store.coordinator.groups import CommittedOffset, GroupCoordinator, Place
 from kstore.store.coordinator.internal_topics import InternalTopics
 from kstore.store.coordinator.producer import TIMEOUT_MS, Producer, Producers, TransactionalProducer, TransactionParts
 from kstore.store.coordinator.transactions import TransactionCoordinator
@@ -1137,7 +1137,7 @@ class Store(Closing):
         self._groups.delete_offsets(group, partitions)
 
     @property
-    def groups(self) -> GroupNames:
+    def groups(self) -> tuple[str, ...]:
         """The names of the groups that have committed positions, a sorted tuple.
 
         Calling the tuple, as in `store.groups()`, is deprecated: `groups` was a method up to version 0.2.

@@ -192,6 +192,7 @@ def test_a_wait_that_wait_for_gives_up_loses_no_record(store: kstore.Store) -> N
             for number in range(4):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(anext(consumer) if number % 2 else consumer.apoll(None), 0.002)
+                assert await asyncio.wait_for(consumer.apoll(0.001), SECONDS) == []
                 write(store, number, number + 1)
                 await consumer.acommit()
                 assert sum(store.committed_offsets("grp").values()) == number
@@ -365,7 +366,8 @@ def test_an_error_is_raised_after_the_records_before_it(store: kstore.Store) -> 
             store.delete_topic("refunds")
             write(store, 0, 6)
             assert sorted(numbers(await consumer.apoll())) == list(range(6))
-            for _ in range(2):
+            for number in range(6, 8):  # although another topic has news
+                write(store, number, number + 1)
                 with pytest.raises(UnknownTopicOrPartitionError):
                     await consumer.apoll()
 

@@ -62,7 +62,7 @@ def test_groups_is_an_attribute_that_can_still_be_called(root: Path) -> None:
         store.commit_offsets("grp", {("orders", 0): 5})
         assert store.groups == ("grp",)
         with pytest.warns(DeprecationWarning, match=r"use store\.groups"):
-            assert store.groups() == ("grp",)
+            assert store.groups() == ("grp",)  # type: ignore[operator]
 
 
 def test_a_committed_offset_is_an_int_and_has_one(root: Path) -> None:
