@@ -298,6 +298,14 @@ cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key
     return record
 
 
+cdef Record made_record(int64_t offset, int64_t timestamp, const ks_record *r):
+    """Return a record that `ks_parse_record` has found; the caller holds its bytes. May run a garbage collection."""
+    if r.headers_count == 0:
+        return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, ())
+    return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size,
+                   _headers(r.headers, r.end, r.headers_count, offset))
+
+
 cdef struct Refilled:
     PyObject *record               # the second last record that the iterator returned, or NULL
     Py_ssize_t key_room

@@ -16,6 +16,7 @@ from time import monotonic
 from kstore.base import loops
 from kstore.base.weak import weak_method
 from kstore.disk import watches
+from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer, watching
 
@@ -57,7 +58,7 @@ async def await_news(
     deadline = math.inf if timeout is None else monotonic() + timeout
     bell = loops.Bell(loops.running())
     if not _are_own(views):
-        return await _poll(bell, has_news, deadline)
+        return await _watched(bell, _directories(views), has_news, deadline, longest_wait)
     # The writer must not keep the bell alive: collecting the task of a closed loop then unregisters the bell.
     with watching(views, weak_method(bell.ring)):
         while True:
@@ -76,7 +77,12 @@ def _are_own(views: Sequence[View]) -> bool:
 
 
 def _directories(views: Sequence[View]) -> list[str]:
-    return []
+    directories: dict[str, None] = {}
+    for view in views:
+        if not isinstance(view, ReadOnlyView):
+            return []  # of an own log and of another process's: polled
+        directories |= dict.fromkeys(view.watched_directories)
+    return [*directories]
 
 
 def _until_next(began: float, deadline: float, longest_wait: float | None) -> float:
@@ -87,14 +93,28 @@ def _until_next(began: float, deadline: float, longest_wait: float | None) -> fl
     return min(deadline - now, max(longest_wait, IDLE_SHARE * (now - began)))
 
 
-async def _poll(bell: loops.Bell, has_news: Callable[[], bool], deadline: float) -> bool:
+async def _watched(
+    bell: loops.Bell,
+    directories: Sequence[str],
+    has_news: Callable[[], bool],
+    deadline: float,
+    longest_wait: float | None,
+) -> bool:
+    """Wait as `disk.watches.wait` does."""
     pause = FIRST_PAUSE
-    while True:
-        began = monotonic()
-        if has_news():
-            return True
-        now = monotonic()
-        if now >= deadline:
-            return False
-        await bell.wait(min(deadline - now, max(pause, LOOK_SHARE * (now - began))))
-        pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
+    with watches.taken(directories) as watch, bell.rung_by(-1 if watch is None else watch.fd) as is_rung:
+        while True:
+            bell.clear()
+            is_watched = is_rung and watch is not None and watch.rearm()
+            began = monotonic()
+            if has_news():
+                return True
+            now = monotonic()
+            if now >= deadline:
+                return False
+            if is_watched:
+                seconds = watches.until_next_look(began, now, deadline, longest_wait)
+            else:
+                seconds = min(deadline - now, max(pause, LOOK_SHARE * (now - began)))
+                pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
+            await bell.wait(seconds)

@@ -25,6 +25,7 @@ from kstore.files import _log_scan, checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading import truncation_check
+from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.segment_listing import list_segments
 from kstore.log.reading.transaction_replay import Replayed, aborted_between
 from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, steadily
@@ -74,7 +75,10 @@ class ReadOnlyView:
         self.directory = directory
         self.root = os.path.dirname(directory) or "."
         self.partition = partition
+        self.watched_directories = (directory, self.root)
+        """A change of the log changes one of these: its own directory, and the root with the checkpoint files."""
         self.guard = _core.Guard()
+        self.points = PointReads(directory, self.root, is_own=False)
         self.max_decompressed_bytes: int | None = None
         self.closed = False
         self.opened_in = 0  # in a forked child: the process that opened the view
@@ -272,7 +276,7 @@ class ReadOnlyView:
             end = self.durable_end_offset if durable else self.log_end_offset
             return end > offset or self.guard.version != version
 
-        return watches.wait((self.directory, self.root), has_news, timeout)
+        return watches.wait(self.watched_directories, has_news, timeout)
 
     def catch_up(self) -> bool:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.
@@ -356,6 +360,10 @@ class ReadOnlyView:
         """Read the directory again: the segments, the marks, and the end of the last segment."""
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
+        state = self._state
+        is_sound = state.end_position == state.end_size and state.fault is None and not self._indexes_behind
+        if is_sound and self.points.stands(self, state):
+            return
         with self._refreshing:
             for _ in range(100):
                 try:
@@ -582,6 +590,7 @@ class ReadOnlyView:
         for segment in self.segments.items:
             segment.close()
         self.guard.version += 1
+        watches.wake(self.directory)
 
 
 def _hold_replaced(old: SegmentList, new: SegmentList) -> None:
