@@ -252,7 +252,10 @@ class Store(Closing):
         with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
+                if isinstance(logs, LogManager) and metadata.role is None:
+                    self._groups.take_in()
                 metadata.close()
+            self._groups.close()
             logs.close()  # also after an interrupted close: closes the logs that are still open
             self._opened.close()
 

@@ -61,6 +61,7 @@ class GroupPositions(Protocol):
     def committed_offsets(
         self, group: str, topic_id: Callable[[str], uuid.UUID | None] | None = None
     ) -> Mapping[Place, int]: ...
+    def leave(self, consumer: Consumer) -> None: ...
 
 
 class ConsumerOptions(NamedTuple):
@@ -572,7 +573,8 @@ class Consumer(Closing):
             True
         """
         self._closed = True
-        self._records = None
+        self._records = self._awaited = None
+        self._coordinator.leave(self)
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else ""

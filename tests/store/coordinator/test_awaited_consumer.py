@@ -427,6 +427,26 @@ def test_a_synced_commit_of_committed_positions_syncs_them(store: kstore.Store, 
     assert all(log.stats()["recovery_point"] == log.log_end_offset for log in logs)
 
 
+def test_a_reader_syncs_its_commits_in_a_thread(
+    store: kstore.Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    async def run(consumer: kstore.Consumer) -> None:
+        write(store, 0, 2)
+        assert len(await consumer.apoll()) == 2
+        await consumer.acommit()
+        monkeypatch.setattr(fs, "fdatasync", lambda fd: threads.append(threading.get_ident()))
+        await consumer.acommit(sync=True)  # syncs what is committed
+        await consumer.acommit(sync=True)
+
+    with kstore.Store.open(root, "r") as reader, reader.consumer("grp", "orders") as consumer:
+        asyncio.run(run(consumer))
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads
+        assert store.committed_offsets("grp") == {("orders", 0): 1, ("orders", 1): 1}
+
+
 # --- any history ------------------------------------------------------------------------------------------------------
 
 ACTS = ["write", "poll", "apoll", "anext", "cancel poll", "cancel next", "commit", "acommit", "rewind", "restart"]
