@@ -14,7 +14,6 @@ from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.metrics import metric_families as f
 from kstore.metrics.metric_families import Sample
-from kstore.store.coordinator.internal_topics import OFFSETS_TOPIC
 from kstore.store.store import Store, metadata_of, overview_of
 
 Source: TypeAlias = Log | Store | Replication | Backup
@@ -92,9 +91,7 @@ def _of_groups(store: Store) -> Iterator[Sample]:
     Opens the logs that are not open: partitions that the group has not read yet count, too.
     """
     metadata = metadata_of(store)
-    if OFFSETS_TOPIC not in metadata.current():
-        return
-    for group in store.groups():
+    for group in store.groups:
         positions = store.committed_offsets(group)
         for topic in sorted({topic for topic, _ in positions}):
             for number in sorted(metadata.partitions(topic)):

@@ -253,7 +253,10 @@ class Store(Closing):
         with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
+                if isinstance(logs, LogManager) and metadata.role is None:
+                    self._groups.take_in()
                 metadata.close()
+            self._groups.close()
             logs.close()  # also after an interrupted close: closes the logs that are still open
             self._opened.close()
 
@@ -865,7 +868,7 @@ class Store(Closing):
         topics: str | Iterable[str],
         *,
         partitions: Iterable[int] | None = None,
-        offsets: Mapping[int, int] | None = None,
+        offsets: Mapping[int, int] | Mapping[Place, int] | None = None,
         start_timestamp: int | datetime | None = None,
         end_timestamp: int | datetime | None = None,
         merge: Literal["partition", "timestamp"] = "partition",
@@ -884,7 +887,8 @@ class Store(Closing):
         Args:
             topics: A topic, or several.
             partitions: The partitions to read; all by default. For a single topic only.
-            offsets: For some partitions, the offset to start at. For a single topic only.
+            offsets: For some partitions, the offset to start at. The keys are `(topic, partition)`, as in
+                `committed_offsets`; for a single topic they may be partitions.
             start_timestamp: Start each partition at its first record at or after this time, as in `read`.
             end_timestamp: End each partition before its first record at or after this time, as in `read`.
             merge: The order of the partitions' records, as in `read`.
@@ -909,13 +913,14 @@ class Store(Closing):
             0 0 b'1 pear'
             1 0 b'3 apples'
             1 1 b'4 apples'
+            >>> stream = store.aread(["orders"], offsets={("orders", 1): 1})
         """
         from kstore.store.topics.async_topic_source import stream_of
 
         wanted = TopicRead(
-            partitions, offsets, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
+            partitions, None, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
         )
-        return stream_of(self._reader, topics, wanted)
+        return stream_of(self._reader, topics, wanted, offsets)
 
     @overload
     def read_columns(
@@ -1184,16 +1189,11 @@ class Store(Closing):
         """
         self._groups.delete_offsets(group, partitions)
 
+    @property
     def groups(self) -> tuple[str, ...]:
-        """Return the names of the groups that have committed positions.
+        """The names of the groups that have committed positions, a sorted tuple.
 
-        Returns:
-            The names, sorted.
-
-        Example:
-            >>> store.commit_offsets("billing", {("orders", 1): 2})
-            >>> store.groups()
-            ('billing',)
+        Calling the tuple, as in `store.groups()`, is deprecated: `groups` was a method up to version 0.2.
         """
         return self._groups.groups()
 

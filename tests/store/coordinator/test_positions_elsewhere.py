@@ -117,7 +117,7 @@ def test_a_group_goes_on_from_the_positions_in_the_other_store(
         consumer.commit("so far", sync=True)
     assert own.committed_offsets("grp") == {("orders", 0): 3}
     assert own.committed_offsets("grp")["orders", 0].metadata == "so far"
-    assert own.groups() == ("grp",)
+    assert own.groups == ("grp",)
     write(source, 8, 9)
     with reader.consumer("grp", "orders", positions=own) as consumer:
         assert numbers(consumer) == [3, 4, 8, 5, 6, 7]
