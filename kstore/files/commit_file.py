@@ -132,8 +132,12 @@ class CommitFile:
 
 
 def find(root: str) -> list[str]:
-    """Return the paths of the files in a log directory."""
-    return [f"{root}/{name}" for name in fs.listdir(root) if _NAME.fullmatch(name)]
+    """Return the paths of the files in a log directory. Links, pipes and directories are none."""
+    return [
+        f"{root}/{entry.name}"
+        for entry in fs.scandir(root)
+        if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+    ]
 
 
 def read(path: str) -> Contents | None:
