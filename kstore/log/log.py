@@ -30,15 +30,13 @@ from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
 from kstore.errors import (
-    InvalidTopicError,
     KStoreError,
-    PolicyViolationError,
     ReadOnlyError,
     StorageError,
     as_storage_error,
     closed,
 )
-from kstore.files import follower_file, names
+from kstore.files import follower_file
 from kstore.log import _append, column_append, encoded_append
 from kstore.log.batch_packer import append_options, check_epoch, producer_fields
 from kstore.log.column_append import MAX_THREADS
@@ -1516,13 +1514,7 @@ class Log(Closing):
             [b'4 apples']
         """
         writer = self._leading()
-        policy = self.config.cleanup_policy
-        if self.topic in names.INTERNAL_TOPICS:
-            raise InvalidTopicError(f"records of the internal topic {self.topic} are deleted by its coordinator alone")
-        if policy and "delete" not in policy:
-            raise PolicyViolationError(
-                f"cleanup.policy is {','.join(policy)}; records are deleted only where it has 'delete' or is empty"
-            )
+        retention_run.check_deletable(self.topic, self.config)
         retention_run.raise_start(writer, arguments.whole("before_offset", before_offset))
         return writer.log_start_offset
 

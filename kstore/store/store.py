@@ -11,6 +11,7 @@ import os
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -22,6 +23,7 @@ from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import openfiles
+from kstore.errors import KStoreError
 from kstore.files import restore_mark
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
@@ -32,6 +34,7 @@ from kstore.store.administration import Administration
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
 from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
 from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, OffsetReset, Positions
+from kstore.store.coordinator.group_lag import PartitionLag, group_lag
 from kstore.store.coordinator.groups import CommittedOffset, GroupCoordinator, Place
 from kstore.store.coordinator.internal_topics import InternalTopics
 from kstore.store.coordinator.producer import TIMEOUT_MS, Producer, Producers, TransactionalProducer, TransactionParts
@@ -1471,6 +1474,7 @@ class Store(Closing):
         has the directories of a follower's leader. `full` has the directories in which the last write found no space,
         `offline` the directories that have failed, `refused` the partitions that cannot be written, and `failures` the
         housekeeping tasks that failed, each with the reason. `libraries` names the library of each compression type.
+        `group_lag` has the lag of each consumer group, for which the logs of its topics are opened.
 
         Returns:
             A dictionary with text and numbers only, fit for JSON.
@@ -1482,6 +1486,11 @@ class Store(Closing):
         """
         found = overview_of(self)
         found["compaction"] = store_stats.compaction(self._metadata)
+        with suppress(KStoreError):  # __consumer_offsets cannot be read
+            found["group_lag"] = {
+                group: {f"{each.topic}-{each.partition}": each.lag for each in lags if each.lag is not None}
+                for group, lags in group_lags_of(self)
+            }
         return found
 
 
@@ -1513,6 +1522,16 @@ def between_transactions(store: Store, look: Callable[[], T]) -> T:
 def overview_of(store: Store) -> StoreStats:
     """Return `Store.stats` without the compaction of each log, which takes long if many logs are open."""
     return store_stats.overview(store._metadata, store._logs)
+
+
+def group_lags_of(store: Store, group: str | None = None) -> Iterator[tuple[str, list[PartitionLag]]]:
+    """Yield each group of a store, or the given one, and its lag in every partition of its topics.
+
+    Raises `CorruptRecordError` if the positions cannot be read.
+    """
+    for name in store._groups.groups() if group is None else (group,):
+        positions = store._groups.committed_offsets(name)
+        yield name, list(group_lag(positions, store._metadata.partitions, store.log))
 
 
 def metadata_of(store: Store) -> Metadata:
