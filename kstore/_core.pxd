@@ -76,6 +76,7 @@ cdef class Guard:
 
 
 cdef object fault_text(int fault)
+cdef Record made_record(int64_t offset, int64_t timestamp, const ks_record *r)
 cdef object outside(int64_t offset, int64_t base_offset, int64_t last_offset)
 cdef object as_bytes(object data, str what)
 cdef str shown(object data)

@@ -298,6 +298,14 @@ cdef inline Record _record(int64_t offset, int64_t timestamp, const uint8_t *key
     return record
 
 
+cdef Record made_record(int64_t offset, int64_t timestamp, const ks_record *r):
+    """Return a record that `ks_parse_record` has found; the caller holds its bytes. May run a garbage collection."""
+    if r.headers_count == 0:
+        return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size, ())
+    return _record(offset, timestamp, r.key, r.key_size, r.value, r.value_size,
+                   _headers(r.headers, r.end, r.headers_count, offset))
+
+
 cdef struct Refilled:
     PyObject *record               # the second last record that the iterator returned, or NULL
     Py_ssize_t key_room
@@ -1014,6 +1022,13 @@ cdef class RecordIterator(_Walk):
     def needs_bytes(self) -> bool:
         """Whether the next record is not in memory, so that `next` reads from a file."""
         return self._left == 0 and self._p == self._end and not self._legacy
+
+    @property
+    def in_memory(self) -> int:
+        """How many of the next records are in memory, as far as is known without looking at the next batch."""
+        if self._left > 1 and self.next_offset >= self._start_offset:
+            return self._left
+        return not self.needs_bytes
 
     def resume(self, int64_t end_offset) -> None:
         """Continue to `end_offset`, also after the end was reached; for a caller that waits for new records itself.

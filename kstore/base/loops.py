@@ -7,16 +7,18 @@ closed loop is no error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from time import monotonic
 from typing import TypeVar
 
 from kstore.base import threads
+from kstore.base.weak import weak_method
 
 Loop = asyncio.AbstractEventLoop
 Future = asyncio.Future
+Cancelled = asyncio.CancelledError
 
 T = TypeVar("T")
 
@@ -98,6 +100,24 @@ class Bell:
     def clear(self) -> None:
         """Forget earlier rings; the caller then checks its condition."""
         self._has_rung = False
+
+    @contextmanager
+    def rung_by(self, fd: int) -> Iterator[bool]:
+        """Run a block in which the bell rings while a descriptor can be read; false if the loop cannot watch it."""
+        if fd < 0:
+            yield False
+            return
+        try:
+            # The loop must not keep the bell alive, as in `log_watch`.
+            self._loop.add_reader(fd, weak_method(self.ring))
+        except (NotImplementedError, OSError):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with suppress(RuntimeError, OSError):  # the loop is closed
+                self._loop.remove_reader(fd)
 
     async def wait(self, seconds: float | None) -> None:
         """Wait for a ring since the last `clear`, at most `seconds`."""

@@ -33,6 +33,16 @@ cdef struct Neighbours:        # an entry of a time index, and the next one
     bint has_next              # whether the next entries of both indexes name the same batch
 
 
+cdef struct Around:            # the entries of an offset index around an offset
+    bint has_before            # whether an entry has a lower offset
+    bint has_after             # whether an entry has this offset or a higher one
+    int64_t before             # the greatest offset of an entry that is below this one
+    int64_t before_position
+    int64_t after              # the offset of the next entry
+    int64_t after_position
+    int64_t after_end          # the position of the entry after that, 0 if there is none
+
+
 cdef class Entries:
     cdef readonly int64_t base_offset
     cdef object _owner                # exports the bytes of `view`, None if no buffer is held
@@ -73,6 +83,9 @@ cdef class Entries:
 
 cdef class OffsetEntries(Entries):
     pass
+
+
+cdef int look_around(OffsetEntries entries, int64_t offset, Around *around) except -1
 
 
 cdef class TimeEntries(Entries):

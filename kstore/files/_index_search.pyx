@@ -425,6 +425,30 @@ cdef class OffsetEntries(Entries):
         return slot
 
 
+cdef int look_around(OffsetEntries entries, int64_t offset, Around *around) except -1:
+    """Find the last entry below `offset` and the next one, which a batch with that offset ends at or lies between."""
+    cdef int64_t slot
+    cdef const uint8_t *p
+    entries._ready()
+    slot = -1
+    if offset > entries.base_offset:
+        slot = floor_slot(entries.data, entries.count, OFFSET_ENTRY, False, relative(offset - 1, entries.base_offset))
+    around.has_before = slot >= 0
+    if around.has_before:
+        p = entries.data + slot * OFFSET_ENTRY
+        around.before = absolute(entries.base_offset, load32(p + OFFSET_AT))
+        around.before_position = load32(p + POSITION_AT)
+    around.has_after = slot + 1 < entries.count
+    around.after_end = 0
+    if around.has_after:
+        p = entries.data + (slot + 1) * OFFSET_ENTRY
+        around.after = absolute(entries.base_offset, load32(p + OFFSET_AT))
+        around.after_position = load32(p + POSITION_AT)
+        if slot + 2 < entries.count:
+            around.after_end = load32(p + OFFSET_ENTRY + POSITION_AT)
+    return 0
+
+
 cdef class TimeEntries(Entries):
     """Entries (timestamp, offset): every record with a greater timestamp has a greater offset (SEMANTICS 3.10).
 

@@ -10,6 +10,7 @@ cdef extern from "window.h" nogil:
     ctypedef struct Window "ks_window":
         int fd
         int error
+        int owns
         int64_t start
         int64_t end
         Py_ssize_t size

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from time import monotonic
 
 from kstore._core import Record, RecordIterator
 from kstore.log.async_stream import Stream
+from kstore.log.log_watch import await_news
 from kstore.log.reading.followed_log import FollowedLog
 from kstore.log.reading.log_reader import iterate_records
 from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import View
-from kstore.log.writing.writer import Writer, watching
 
 
 class LogSource:
-    """A `Source` of one log's new records, up to the options' `end_offset`; among views, only a `Writer` wakes it."""
-
-    longest_wait: float | None = None
+    """A `Source` of one log's new records, up to the options' `end_offset`."""
 
     def __init__(self, view: View, records: RecordIterator, options: ReadOptions) -> None:
         self._view = view
         self._followed = FollowedLog(view, records, options.durable)
         self._end_offset = options.end_offset
         self._committed = options.committed
-        self.is_woken = isinstance(view, Writer)
         self.is_over = False
-
-    def has_news(self) -> bool:
-        return self._followed.has_news()
 
     def look(self) -> Sequence[RecordIterator]:
         records = self._followed.look()
@@ -43,8 +37,8 @@ class LogSource:
                 records.resume(self._end_offset)
         return (records,)
 
-    def watched(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        return watching((self._view,), ring)
+    async def news(self, deadline: float) -> bool:
+        return await await_news((self._view,), self._followed.has_news, deadline - monotonic())
 
 
 def stream_records(view: View, options: ReadOptions, owner: object) -> Stream[Record]:

@@ -9,32 +9,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kstore.base import loops
-from kstore.base.weak import weak_method
+from kstore.log._base_stream import BaseStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Coroutine
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-TURN_RECORDS = 256  # the most records returned before the loop's other tasks run
+TURN_RECORDS = 512  # the most records returned before the loop's other tasks run
 WARM_SECONDS = 0.001  # for this long after a wake-up the loop's thread reads: the page cache has the new records
-# Seconds between two polls of a log that another process writes. Without new records the pauses grow until a waiting
-# task costs about a thousandth of a core: waking the event loop takes up to 0.2 ms.
-FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.0002, 0.25, 1.25
-LOOK_SHARE = 9  # a pause is at least this many times as long as the poll took
-IDLE_SHARE = 999  # and grows to this many times
 
 
 class Records(Protocol[T_co]):
-    """An iterator that says whether its next item has to be read from a file."""
+    """An iterator that says whether its next item has to be read from a file.
+
+    With an attribute `in_memory`, the number of items that need not, a stream asks less often.
+    """
 
     @property
     def needs_bytes(self) -> bool: ...
@@ -46,25 +43,14 @@ class Source(Protocol[T_co]):
     """Delivers new records to a stream that follows."""
 
     @property
-    def is_woken(self) -> bool:
-        """Whether new records wake the stream; otherwise it polls, with growing pauses."""
-
-    @property
-    def longest_wait(self) -> float | None:
-        """The most seconds between two polls of a source that wakes the stream; None for no limit."""
-
-    @property
     def is_over(self) -> bool:
         """Whether no further record can come."""
-
-    def has_news(self) -> bool:
-        """Return whether `look` would find something new."""
 
     def look(self) -> Iterable[Records[T_co]]:
         """Return iterators over the records that are new since the last call; no iterators if nothing is new."""
 
-    def watched(self, ring: Callable[[], None]) -> AbstractContextManager[object]:
-        """Return a context manager; inside its block, new records cause a call of `ring`, in any thread."""
+    async def news(self, deadline: float) -> bool:
+        """Wait until `look` would find something new; return False at the deadline, a time of `time.monotonic`."""
 
 
 class InThread(Generic[T]):
@@ -82,7 +68,7 @@ class InThread(Generic[T]):
         return next(self._items)
 
 
-class Stream(Generic[T]):
+class Stream(BaseStream, Generic[T]):
     """An asynchronous iterator over records or columns, returned by `Log.aread` and other calls.
 
     It ends after the existing records; if it follows, it ends when the timeout passes without a new record. It also
@@ -108,26 +94,14 @@ class Stream(Generic[T]):
         self._parts = deque(parts)
         self._source = source
         self._timeout = inf if timeout is None else timeout
-        self._records: Records[T] | None = None
-        self._pending: loops.Future[T | None] | None = None  # the record that a thread is reading
         self._warm_until = 0.0
         self._left = TURN_RECORDS
 
-    def __aiter__(self) -> Self:
-        return self
+    if TYPE_CHECKING:
+        _records: Records[T] | None
+        _pending: loops.Future[T | None] | None
 
-    async def __anext__(self) -> T:
-        records = self._records
-        try:
-            if records is not None and self._pending is None and self._left > 0 and not records.needs_bytes:
-                self._left -= 1
-                record = next(records, None)
-                if record is not None:
-                    return record
-            return await self._next()
-        except Exception:
-            self._end()
-            raise
+        def __anext__(self) -> Coroutine[Any, Any, T]: ...
 
     async def aclose(self) -> None:
         """End the iteration; the next `anext` raises `StopAsyncIteration`.
@@ -145,9 +119,17 @@ class Stream(Generic[T]):
     def _end(self) -> None:
         self._parts.clear()
         self._source = self._records = self._pending = None
+        self._ready = 0
 
     async def _next(self) -> T:
         """Read or wait for the next record; raise `StopAsyncIteration` at the end."""
+        try:
+            return await self._sought()
+        except Exception:
+            self._end()
+            raise
+
+    async def _sought(self) -> T:
         loop = loops.running()
         if self._left <= 0:
             await loops.give_way()
@@ -167,7 +149,7 @@ class Stream(Generic[T]):
                 if not self._parts:
                     if deadline < 0:
                         deadline = monotonic() + self._timeout
-                    if not await self._news(loop, source, deadline):
+                    if not await source.news(deadline):
                         raise StopAsyncIteration
                     self._warm_until = monotonic() + WARM_SECONDS
                     continue
@@ -184,26 +166,3 @@ class Stream(Generic[T]):
         record = await loops.kept(pending)
         self._pending = None
         return record
-
-    @staticmethod
-    async def _news(loop: loops.Loop, source: Source[T], deadline: float) -> bool:
-        """Wait until the source has new records; return False at the deadline."""
-        bell = loops.Bell(loop)
-        pause = FIRST_PAUSE
-        # The writer must not keep the bell alive: collecting the task of a closed loop then unregisters the bell.
-        with source.watched(weak_method(bell.ring)):
-            while True:
-                bell.clear()
-                began = monotonic()
-                if source.has_news():
-                    return True
-                now = monotonic()
-                if now >= deadline:
-                    return False
-                wait: float | None = deadline - now
-                if not source.is_woken:
-                    wait = min(deadline - now, max(pause, LOOK_SHARE * (now - began)))
-                    pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
-                elif source.longest_wait is not None:
-                    wait = min(deadline - now, max(source.longest_wait, IDLE_SHARE * (now - began)))
-                await bell.wait(None if wait == inf else wait)

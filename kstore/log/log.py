@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from kstore import _core
@@ -53,8 +54,9 @@ from kstore.log.explaining.explain_log import Question, explain
 from kstore.log.log_table import LogTable, checked, collect
 from kstore.log.opening import Marks, check_place, load_writer, lock_partition, take_marks, take_role
 from kstore.log.reading import _timestamp_lookup, fetch
+from kstore.log.reading._point_reads import UNKNOWN
 from kstore.log.reading.fetch import FetchResult
-from kstore.log.reading.log_reader import iterate_batches, iterate_records
+from kstore.log.reading.log_reader import iterate_batches, iterate_records, read_one
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.read_options import Isolation, OnLag, read_options, wants_committed
 from kstore.log.reading.remote_view import open_view
@@ -814,6 +816,70 @@ class Log(Closing):
         )
         return iterate_records(self._view, options, self)
 
+    def get(self, offset: int, *, isolation: Isolation = "read_uncommitted") -> Record | None:
+        """Read the record at an offset.
+
+        The batch that this thread read last is kept decoded, so reads near the last one need no file. All batches that
+        the process keeps take at most 4 MiB.
+
+        Args:
+            offset: The record's offset.
+            isolation: With "read_committed" only a committed record is returned.
+
+        Returns:
+            The record. None if no record has the offset: compaction removed it, or the offset is that of a transaction
+            marker. With "read_committed" also None if the record's transaction was aborted, or if the offset is at or
+            above the last stable offset, so that the record is not decided yet.
+
+        Raises:
+            OffsetOutOfRangeError: If the offset is below the log start, or at or above the log end.
+            CorruptRecordError: If the record's batch is damaged.
+            LogClosedError: If the log is closed.
+
+        Example:
+            >>> log.get(1).value
+            b'1 pear'
+            >>> log.get(3)
+            Traceback (most recent call last):
+            ...
+            kstore.errors.OffsetOutOfRangeError: offset 3 is not in the log, which starts at 0 and ends at 3
+        """
+        view = self._view
+        committed = isolation != "read_uncommitted" and wants_committed(isolation)
+        record: Record | None = view.points.find(view, offset, committed)
+        if record is not UNKNOWN:
+            return record
+        return read_one(view, arguments.whole("offset", offset), committed=committed, owner=self)
+
+    async def aget(self, offset: int, *, isolation: Isolation = "read_uncommitted") -> Record | None:
+        """Read the record at an offset from a coroutine.
+
+        The event loop's thread reads a record whose batch is in memory; a thread of the loop's executor waits for the
+        disk or an object store.
+
+        Args:
+            offset: As in `get`.
+            isolation: As in `get`.
+
+        Returns:
+            The record, or None as from `get`.
+
+        Raises:
+            KStoreError: Any error that `get` raises.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(log.aget(1)).value
+            b'1 pear'
+        """
+        view = self._view
+        record: Record | None = view.points.find(view, offset, wants_committed(isolation), waits=False)
+        if record is not UNKNOWN:
+            return record
+        from kstore.base import loops
+
+        return await loops.in_thread(loops.running(), partial(self.get, offset, isolation=isolation))
+
     def read_batches(
         self,
         offset: int | None = None,
@@ -861,7 +927,7 @@ class Log(Closing):
 
         Takes the arguments of `read`. A thread of the loop's executor reads the files in pieces of up to 256 KiB or one
         larger batch; records that were appended while the iterator waited are read in the loop's thread. After every
-        256 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
+        512 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
         little memory and delays no append.
 
         With `follow` in mode "a" an append wakes the iterator. In mode "r" the iterator polls; its pauses grow to a

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from kstore._core import Record
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
@@ -255,7 +256,10 @@ class Store(Closing):
         with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
+                if isinstance(logs, LogManager) and metadata.role is None:
+                    self._groups.take_in()
                 metadata.close()
+            self._groups.close()
             logs.close()  # also after an interrupted close: closes the logs that are still open
             self._opened.close()
 
@@ -744,6 +748,55 @@ class Store(Closing):
 
     # Reading.
 
+    def get(
+        self, topic: str, partition: int, offset: int, *, isolation: Isolation = "read_uncommitted"
+    ) -> Record | None:
+        """Read the record at an offset of a partition, as `Log.get` does.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The record's offset.
+            isolation: "read_uncommitted" or "read_committed", as in `Log.get`.
+
+        Returns:
+            The record; None if no record has the offset.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
+            OffsetOutOfRangeError: If the offset is below the log start, or at or above the log end.
+            KStoreError: Any other error that `Log.get` or `log` raises.
+
+        Example:
+            >>> store.get("orders", 1, 0).value
+            b'3 apples'
+        """
+        return self._reader.log(topic, partition).get(offset, isolation=isolation)
+
+    async def aget(
+        self, topic: str, partition: int, offset: int, *, isolation: Isolation = "read_uncommitted"
+    ) -> Record | None:
+        """Read the record at an offset of a partition from a coroutine, as `Log.aget` does.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The record's offset.
+            isolation: As in `get`.
+
+        Returns:
+            The record; None if no record has the offset.
+
+        Raises:
+            KStoreError: Any error that `get` raises.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(store.aget("orders", 1, 0)).value
+            b'3 apples'
+        """
+        return await self._reader.log(topic, partition).aget(offset, isolation=isolation)
+
     def read(
         self,
         topic: str,
@@ -818,7 +871,7 @@ class Store(Closing):
         topics: str | Iterable[str],
         *,
         partitions: Iterable[int] | None = None,
-        offsets: Mapping[int, int] | None = None,
+        offsets: Mapping[int, int] | Mapping[Place, int] | None = None,
         start_timestamp: int | datetime | None = None,
         end_timestamp: int | datetime | None = None,
         merge: Literal["partition", "timestamp"] = "partition",
@@ -837,7 +890,8 @@ class Store(Closing):
         Args:
             topics: A topic, or several.
             partitions: The partitions to read; all by default. For a single topic only.
-            offsets: For some partitions, the offset to start at. For a single topic only.
+            offsets: For some partitions, the offset to start at. The keys are `(topic, partition)`, as in
+                `committed_offsets`; for a single topic they may be partitions.
             start_timestamp: Start each partition at its first record at or after this time, as in `read`.
             end_timestamp: End each partition before its first record at or after this time, as in `read`.
             merge: The order of the partitions' records, as in `read`.
@@ -862,13 +916,14 @@ class Store(Closing):
             0 0 b'1 pear'
             1 0 b'3 apples'
             1 1 b'4 apples'
+            >>> stream = store.aread(["orders"], offsets={("orders", 1): 1})
         """
         from kstore.store.topics.async_topic_source import stream_of
 
         wanted = TopicRead(
-            partitions, offsets, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
+            partitions, None, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
         )
-        return stream_of(self._reader, topics, wanted)
+        return stream_of(self._reader, topics, wanted, offsets)
 
     @overload
     def read_columns(
@@ -1137,16 +1192,11 @@ class Store(Closing):
         """
         self._groups.delete_offsets(group, partitions)
 
+    @property
     def groups(self) -> tuple[str, ...]:
-        """Return the names of the groups that have committed positions.
+        """The names of the groups that have committed positions, a sorted tuple.
 
-        Returns:
-            The names, sorted.
-
-        Example:
-            >>> store.commit_offsets("billing", {("orders", 1): 2})
-            >>> store.groups()
-            ('billing',)
+        Calling the tuple, as in `store.groups()`, is deprecated: `groups` was a method up to version 0.2.
         """
         return self._groups.groups()
 

@@ -180,7 +180,7 @@ class ViewedStore:
         positions: list[Committed] = []
         errors: list[str] = []
         try:
-            for group in self.store.groups():
+            for group in self.store.groups:
                 positions += self._committed(group)
         except KStoreError as error:
             errors.append(str(error))

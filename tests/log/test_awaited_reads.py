@@ -19,7 +19,7 @@ import pytest
 import kstore
 from kstore.base import loops
 from kstore.errors import CorruptRecordError, LogClosedError, OffsetOutOfRangeError
-from kstore.log import async_stream
+from kstore.log import async_source, async_stream, log_watch
 from kstore.log.reading.followed_log import FollowedLog
 from tests.support.cancelling import at_every_await, outcome
 
@@ -367,11 +367,13 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
 
     monkeypatch.setattr(loops.Bell, "wait", wait)
     monkeypatch.setattr(FollowedLog, "has_news", costly)
+    monkeypatch.setattr(log_watch, "monotonic", lambda: now)
     monkeypatch.setattr(async_stream, "monotonic", lambda: now)
+    monkeypatch.setattr(async_source, "monotonic", lambda: now)
     with kstore.Log.open(partition, "r") as reader:
         assert asyncio.run(listed(reader.aread(follow=True, timeout=100.0))) == []
-    assert pauses[:3] == pytest.approx([async_stream.FIRST_PAUSE * async_stream.GROWTH**number for number in range(3)])
-    assert pauses[39] == async_stream.LONGEST_PAUSE
+    assert pauses[:3] == pytest.approx([log_watch.FIRST_PAUSE * log_watch.GROWTH**number for number in range(3)])
+    assert pauses[39] == log_watch.LONGEST_PAUSE
     assert pauses[-2] == pytest.approx(0.999)
 
 

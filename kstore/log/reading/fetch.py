@@ -107,6 +107,11 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
     """Read raw batches of one segment, starting with the batch that holds `offset` (SEMANTICS 4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
+    found = view.points.fetch(view, offset, max_bytes, min_one_message) if view.is_own and not committed else None
+    if found is not None:
+        data, segment, file, position, base_offset, size_bytes, most = found
+        data = _following(data, size_bytes, most)[0]
+        return FetchResult(memoryview(data), base_offset, segment.base_offset, position, None, file)
     return steadily(_fetch, view, offset, max_bytes, min_one_message, committed, view=view)
 
 
@@ -133,9 +138,7 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
             most_bytes = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
             file = segment.file
             data = file.read(place.position, min(last - place.position, most_bytes))
-            # `find_batch` has checked the first batch. If a later one does not follow it, the next fetch raises.
-            sound, _, least = chained(data, -MAX_OFFSET, most)
-            data = data[: max(sound, min(place.size_bytes, len(data)))]
+            data, least = _following(data, place.size_bytes, most)
             if committed:
                 aborted = _aborted_for(view, segments, segment, offset, place.position + len(data), least)
             return FetchResult(memoryview(data), place.base_offset, segment.base_offset, place.position, aborted, file)
@@ -144,6 +147,15 @@ def _fetch(view: View, offset: int, max_bytes: int, min_one_message: bool, commi
         return FetchResult(memoryview(b""), end_offset, end_offset, 0, aborted)
     newest = segments.items[-1]
     return FetchResult(memoryview(b""), end_offset, newest.base_offset, view.readable_bytes(newest), aborted)
+
+
+def _following(data: bytes, first_bytes: int, most: int) -> tuple[bytes, int]:
+    """Return the batches that follow one another from the first on, and one past their last offset.
+
+    The first batch is known to be in its place. If a later one does not follow, the next fetch raises.
+    """
+    sound, _, least = chained(data, -MAX_OFFSET, most)
+    return data[: max(sound, min(first_bytes, len(data)))], least
 
 
 def _aborted_for(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from kstore._core import BatchIterator, ReaderPosition, RecordIterator
+from kstore._core import BatchIterator, ReaderPosition, Record, RecordIterator
 from kstore.codec._aborted import AbortedFilter
 from kstore.disk import fs
 from kstore.errors import CorruptRecordError
@@ -32,6 +32,9 @@ from kstore.log.segments.segment import Segment
 FIRST_BYTES = 32 << 10  # the size of the first piece: more than a batch of 16 KiB, which is what most producers make
 
 
+FirstBatch = tuple[bytes, Segment, int, int, int]  # what `PointReads.first_batch` returns
+
+
 class LogReader:
     """Feeds a compiled iterator in one pass over a part of a log. For one thread at a time.
 
@@ -49,31 +52,46 @@ class LogReader:
         self.owner: object = None  # an object that must live as long as this reader
         self._continues: ReaderPosition | None = None  # the position of the reader that this one replaces
 
-    def __iter__(self) -> Iterator[tuple[memoryview, str, int, int]]:
+    def __iter__(self) -> Iterator[tuple[bytes | memoryview, str, int, int]]:
         try:
-            yield from self._pieces()
+            first = self._first_batch()
+            if first is not None:
+                yield first[0], first[1].path, first[2], first[3]
+            yield from self._pieces(first)
         except fs.MissingFileError as error:
             # The file was renamed; the iterator calls `recheck`, which finds out why.
             raise CorruptRecordError(f"the file has gone: {error}", path=error.filename) from error
 
-    def _pieces(self) -> Iterator[tuple[memoryview, str, int, int]]:
+    def _first_batch(self) -> FirstBatch | None:
+        """Read the batch to start with in the short way; None if `_pieces` must find it."""
+        options = self.options
+        if options.committed or options.durable or self._continues is not None or self.offset >= self.end_offset:
+            return None
+        return self.view.points.first_batch(self.view, self.offset)
+
+    def _pieces(self, first: FirstBatch | None) -> Iterator[tuple[memoryview, str, int, int]]:
         view = self.view
         promised = 0 if self.options.follow else min(view.data_end_offset, self.end_offset)
-        # A new directory, or a log that is being truncated fully, has no segment.
-        while not (segments := view.segments).items:
-            if not self.options.follow:
-                view.check_end()
-                return
-            if not self._wait(None, 0):
-                return
-        segment = segments.items[max(segments.floor(self.offset), 0)]
-        if segment.base_offset > self.offset and not self.options.skip_deleted:
-            # There is a gap, or the segment was deleted before the iterator first checked the guard.
-            start = view.log_start_offset
-            if start > self.offset:
-                raise out_of_range(self.offset, start, view.log_end_offset)
-        position, least = self._start_in(segment)
-        previous: ReadPiece | None = None
+        previous = early = None
+        if first is not None:
+            batch, segment, start, _, last_offset = first
+            position, least = start + len(batch), last_offset + 1
+            previous = early = ReadPiece(segment, start, batch[:HEADER_BYTES], position, segment.file)
+        else:
+            # A new directory, or a log that is being truncated fully, has no segment.
+            while not (segments := view.segments).items:
+                if not self.options.follow:
+                    view.check_end()
+                    return
+                if not self._wait(None, 0):
+                    return
+            segment = segments.items[max(segments.floor(self.offset), 0)]
+            if segment.base_offset > self.offset and not self.options.skip_deleted:
+                # There is a gap, or the segment was deleted before the iterator first checked the guard.
+                start = view.log_start_offset
+                if start > self.offset:
+                    raise out_of_range(self.offset, start, view.log_end_offset)
+            position, least = self._start_in(segment)
         while True:
             # The order matters: if another segment follows, this one is sealed, and the size read below is final.
             limit = self._limit(0 if self.options.follow else None)  # a follower waits in `_wait`
@@ -84,7 +102,8 @@ class LogReader:
             end = self._end_in(segment, limit, sealed=following is not None)
             if position < end:
                 aborted = self.aborted_in(segment, self.offset, limit)
-                for piece, data, at, sound, after in self._pieces_of(segment, position, end, previous, least):
+                pieces = self._pieces_of(segment, position, end, previous, least, is_early=previous is early)
+                for piece, data, at, sound, after in pieces:
                     if self.options.durable:
                         view.check_durable(limit)
                     if aborted is None:
@@ -135,7 +154,7 @@ class LogReader:
         return AbortedFilter((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted)
 
     def _pieces_of(
-        self, segment: Segment, position: int, end: int, previous: ReadPiece | None, least: int
+        self, segment: Segment, position: int, end: int, previous: ReadPiece | None, least: int, *, is_early: bool
     ) -> Iterator[tuple[ReadPiece, memoryview, int, int, int]]:
         """Read `[position, end)` of a segment in pieces; the first must follow `previous` and not start below `least`.
 
@@ -143,7 +162,7 @@ class LogReader:
         least offset after these batches.
         """
         file = segment.file
-        first_bytes = FIRST_BYTES if previous is None else None
+        first_bytes = FIRST_BYTES if is_early else None
         for data, at in file.pieces(position, end, first_bytes=first_bytes):
             piece = ReadPiece(segment, at, b"", at + len(data), file)
             sound, last, least = chain(self.view, piece, data, least)
@@ -288,6 +307,20 @@ def iterate_records(view: View, options: ReadOptions, owner: object) -> RecordIt
         guard=view.guard,
         max_decompressed_bytes=view.max_decompressed_bytes,
     )
+
+
+def read_one(view: View, offset: int, *, committed: bool, owner: object) -> Record | None:
+    """Return the record at an offset, None if no record has it; see `Log.get`."""
+    options = ReadOptions(offset=offset, end_offset=offset + 1, committed=committed)
+    while True:
+        version = view.guard.version
+        records = iterate_records(view, options, owner)
+        start, end = view.log_start_offset, view.log_end_offset
+        if offset >= end >= start:
+            raise out_of_range(offset, start, end)
+        record = next(records, None)
+        if record is not None or view.guard.version == version:
+            return record
 
 
 def iterate_batches(view: View, options: ReadOptions, owner: object) -> BatchIterator:

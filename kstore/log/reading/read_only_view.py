@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,21 +19,19 @@ from kstore import _core
 from kstore._core import ReaderPosition
 from kstore.base.times import is_settled
 from kstore.codec import header
-from kstore.disk import fs
+from kstore.disk import fs, watches
 from kstore.errors import CorruptRecordError, StorageError, closed
 from kstore.files import _log_scan, checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading import truncation_check
+from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.segment_listing import list_segments
 from kstore.log.reading.transaction_replay import Replayed, aborted_between
 from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, steadily
 from kstore.log.segments.producer_state import ProducerInfo
 from kstore.log.segments.recovery import start_above_end
 from kstore.log.segments.segment import Segment, below_recovery_point
-
-FIRST_PAUSE = 0.0002
-LONGEST_PAUSE = 0.005
 
 
 class Marks(NamedTuple):
@@ -78,7 +75,10 @@ class ReadOnlyView:
         self.directory = directory
         self.root = os.path.dirname(directory) or "."
         self.partition = partition
+        self.watched_directories = (directory, self.root)
+        """A change of the log changes one of these: its own directory, and the root with the checkpoint files."""
         self.guard = _core.Guard()
+        self.points = PointReads(directory, self.root, is_own=False)
         self.max_decompressed_bytes: int | None = None
         self.closed = False
         self.opened_in = 0  # in a forked child: the process that opened the view
@@ -268,21 +268,15 @@ class ReadOnlyView:
             )
 
     def wait(self, offset: int, timeout: float | None, *, durable: bool = False) -> bool:
-        """Poll until the log ends above `offset`, with pauses that grow to 5 ms; return False after the timeout."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = FIRST_PAUSE
-        while True:
-            version = self.guard.version
+        version = self.guard.version
+
+        def has_news() -> bool:
             if not self.catch_up():
                 self.refresh()
             end = self.durable_end_offset if durable else self.log_end_offset
-            if end > offset or self.guard.version != version:
-                return True
-            left = pause if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            return end > offset or self.guard.version != version
+
+        return watches.wait(self.watched_directories, has_news, timeout)
 
     def catch_up(self) -> bool:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.
@@ -294,6 +288,8 @@ class ReadOnlyView:
             state = self._state
             if self.closed or state.end_position <= 0 or state.end_position != state.end_size or state.fault:
                 return False
+            if self.points.stands(self, state):
+                return True
             segment = state.segments.items[-1]
             try:
                 if fs.stat(self.root).st_mtime_ns != self._marked_ns:
@@ -366,6 +362,10 @@ class ReadOnlyView:
         """Read the directory again: the segments, the marks, and the end of the last segment."""
         if self.closed:
             raise closed(f"{self.directory}: the log", self.opened_in)
+        state = self._state
+        is_sound = state.end_position == state.end_size and state.fault is None and not self._indexes_behind
+        if is_sound and self.points.stands(self, state):
+            return
         with self._refreshing:
             for _ in range(100):
                 try:
@@ -592,6 +592,7 @@ class ReadOnlyView:
         for segment in self.segments.items:
             segment.close()
         self.guard.version += 1
+        watches.wake(self.directory)
 
 
 def _hold_replaced(old: SegmentList, new: SegmentList) -> None:

@@ -24,6 +24,7 @@ from kstore.types import SegmentInfo
 
 if TYPE_CHECKING:
     from kstore.files.txnindex import AbortedTxn
+    from kstore.log.reading._point_reads import PointReads
     from kstore.log.segments.producer_state import ProducerInfo
 
 MAX_OFFSET = LONG_MAX
@@ -99,6 +100,7 @@ class View(Protocol):
 
     is_own: bool  # no other process changes the log; each close and each removal of records changes the guard's version
     guard: _core.Guard
+    points: PointReads
     max_decompressed_bytes: int | None  # the limit for one batch; None: compression.MAX_DECOMPRESSED_BYTES
 
     @property

@@ -23,6 +23,7 @@ from kstore.disk import fs, openfiles
 from kstore.errors import CorruptRecordError, KStoreError, StorageError, closed, first_report, refusal
 from kstore.files import gap_files
 from kstore.files.txnindex import AbortedTxn
+from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.transaction_replay import aborted_between, open_transactions
 from kstore.log.reading.view import ReadPiece, SegmentList, View
 from kstore.log.segments.recovery import Loaded
@@ -67,6 +68,7 @@ class Writer:
         self.partition = partition
         self.config = config
         self.guard = _core.Guard()
+        self.points = PointReads(directory, self.root, is_own=True)
         self.max_decompressed_bytes: int | None = None
         self.segments = SegmentList(loaded.segments)
         self.epochs = loaded.epochs

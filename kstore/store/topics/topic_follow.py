@@ -1,6 +1,5 @@
 """Follows a topic: reads records as they are appended, and waits if there are none.
 
-In one process the logs wake the waiting reader. Across processes it polls; its pauses grow with the cost of a poll.
 Invariant: a waiting follower uses almost no CPU time.
 """
 
@@ -10,28 +9,24 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
 from kstore._core import Record, RecordIterator
 from kstore.errors import KStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
+from kstore.log.log_watch import wait_for_news
 from kstore.log.reading.followed_log import FollowedLog
-from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE
 from kstore.log.reading.read_options import Isolation, OnLag
 from kstore.log.reading.view import View
-from kstore.log.writing.writer import Writer, watching
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.metadata import Metadata, id_on_disk
 from kstore.store.read_only_logs import Logs
-from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
+from kstore.store.topics._consume import ConsumerIterator
 
 Round = list[tuple[int, Iterator[Record]]]
 
-LOOK_SHARE = 9  # a pause is at least this many times as long as a poll: at most a tenth of a core
 NEWS_SECONDS = 0.1  # how soon a follower notices new partitions and deleted topics
 
 
@@ -157,12 +152,28 @@ class TopicFollower:
         followed = self._followed[number] = FollowedPartition(log, entry, records, False)
         followed.version = version
 
+    @property
+    def views(self) -> list[View]:
+        """The views of the followed logs."""
+        return [followed.view for followed in self._followed.values()]
+
+    def has_news(self) -> bool:
+        """Return whether there may be new records or partitions, or an error that `coming` raises."""
+        try:
+            moved = self._view.partitions() is not self._partitions
+            return moved or any(followed.has_news() for followed in self._followed.values())
+        except KStoreError:
+            return True
+
     def lost(self, number: int, offset: int) -> OffsetOutOfRangeError | None:
         """Return an error if records below `offset`, which the consumer has read, were truncated since; else None."""
         return self._followed[number].lost(offset)
 
-    def coming(self) -> Iterator[ConsumerRecord]:
-        """Return the records that were appended since the last call; raise the errors of a following `Store.read`."""
+    def coming(self) -> ConsumerIterator | None:
+        """Return the records that were appended since the last call, None if there are none.
+
+        Raises the errors of a following `Store.read`.
+        """
         entries = {number: followed.entry for number, followed in self._followed.items()}
         try:
             self.check()
@@ -170,9 +181,10 @@ class TopicFollower:
         except KStoreError as error:
             raise self._view.explained(entries, error) from None
         news: Round = [(number, records) for number, records in looks if records is not None]
+        if not news:
+            return None
         explain = partial(self._view.explained, entries)
-        rounds = iter([news] if news else [])
-        return ConsumerIterator(self._view.topic, rounds, by_timestamp=self._options.by_timestamp, explain=explain)
+        return ConsumerIterator(self._view.topic, [news], by_timestamp=self._options.by_timestamp, explain=explain)
 
 
 class FollowedRead:
@@ -215,7 +227,7 @@ class FollowedRead:
             if news := self.look():
                 yield news
                 deadline = self._deadline()
-            elif not self._wait(deadline):
+            elif not wait_for_news(self.views, self.has_news, deadline - time.monotonic(), longest_wait=NEWS_SECONDS):
                 return
 
     def _deadline(self) -> float:
@@ -242,31 +254,3 @@ class FollowedRead:
     def has_news(self) -> bool:
         """Return whether there may be new records or partitions."""
         return self._has_moved() or any(followed.has_news() for followed in self._followed)
-
-    def _wait(self, deadline: float) -> bool:
-        """Wait for new records or partitions; return False at the deadline."""
-        is_woken = all(isinstance(view, Writer) for view in self.views)
-        return self._wait_to_be_woken(deadline) if is_woken else self._poll(deadline)
-
-    def _wait_to_be_woken(self, deadline: float) -> bool:
-        wakes: SimpleQueue[None] = SimpleQueue()
-        with watching(self.views, partial(wakes.put, None)):
-            while not self.has_news():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                with suppress(Empty):
-                    wakes.get(timeout=min(left, NEWS_SECONDS))
-            return True
-
-    def _poll(self, deadline: float) -> bool:
-        pause = FIRST_PAUSE
-        while True:
-            began = time.monotonic()
-            if self.has_news():
-                return True
-            now = time.monotonic()
-            if deadline <= now:
-                return False
-            time.sleep(min(max(pause, LOOK_SHARE * (now - began)), deadline - now))
-            pause = min(pause * 1.5, LONGEST_PAUSE)

@@ -16,13 +16,14 @@ import pytest
 
 import kstore
 from kstore import ConsumerRecord, Store
+from kstore.disk import watches
 from kstore.errors import (
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from kstore.log.reading.read_only_view import FIRST_PAUSE, LONGEST_PAUSE, ReadOnlyView
+from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.store.topics import topic_follow as topicreads
 from kstore.store.topics._partitioner import partition_of
 from tests.conftest import ManualClock
@@ -523,11 +524,11 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
     original = topicreads.FollowedPartition.has_news
     with Store.open(root, "r") as reader:
         monkeypatch.setattr(topicreads.FollowedPartition, "has_news", costly)
-        monkeypatch.setattr(topicreads, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
+        monkeypatch.setattr(watches, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
         records = reader.read("events", follow=True, timeout=1.0)
         assert list(records) == []
-    assert pauses[:3] == [FIRST_PAUSE, FIRST_PAUSE * 1.5, FIRST_PAUSE * 1.5**2]
-    assert max(pauses[:20]) == pauses[19] == LONGEST_PAUSE
+    assert pauses[:3] == [watches.FIRST_PAUSE * watches.GROWTH**number for number in range(3)]
+    assert max(pauses[:20]) == pauses[19] == watches.LONGEST_PAUSE
     assert all(pause == pytest.approx(0.036) for pause in pauses[22:-1])
 
 
@@ -552,7 +553,7 @@ def test_a_directory_in_constant_change_does_not_keep_a_follower_from_pausing(
     original = topicreads.FollowedPartition.has_news
     with Store.open(root, "r") as reader:
         monkeypatch.setattr(topicreads.FollowedPartition, "has_news", counted)
-        monkeypatch.setattr(topicreads, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
+        monkeypatch.setattr(watches, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
         assert list(reader.read("events", follow=True, timeout=0.5)) == []
     assert looks <= 3 * (pauses + 3)
 

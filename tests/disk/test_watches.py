@@ -1,0 +1,217 @@
+"""watches.py and _watch.pyx: waits for changes of directories, in the kernel and by polling."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kstore.disk import watches
+from kstore.disk._watch import Watch
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is a part of Linux")
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[str]:
+    path = tmp_path / "d"
+    path.mkdir()
+    (path / "file").write_bytes(b"x")
+    try:
+        Watch((str(path),)).close()
+    except OSError:
+        pytest.skip("the file system of temporary files does not report changes")
+    yield str(path)
+    watches.wake(str(path))
+
+
+def append(directory: str) -> None:
+    with (Path(directory) / "file").open("ab") as file:
+        file.write(b"x")
+
+
+def grow(directory: str) -> None:
+    os.truncate(Path(directory) / "file", 100)
+
+
+def make(directory: str) -> None:
+    (Path(directory) / "new").touch()
+
+
+def rename(directory: str) -> None:
+    (Path(directory) / "file").rename(Path(directory) / "renamed")
+
+
+def remove(directory: str) -> None:
+    (Path(directory) / "file").unlink()
+
+
+def move_away(directory: str) -> None:
+    Path(directory).rename(directory + "-delete")
+
+
+def remove_all(directory: str) -> None:
+    remove(directory)
+    Path(directory).rmdir()
+
+
+@pytest.mark.parametrize("change", [append, grow, make, rename, remove, move_away, remove_all])
+def test_every_change_of_a_directory_ends_a_wait_that_began_before_it(
+    change: Callable[[str], None], directory: str
+) -> None:
+    watch = Watch((directory,))
+    assert watch.arm()
+    assert not watch.wait(0)
+    change(directory)
+    assert watch.wait(SECONDS)
+
+
+def test_the_changes_of_a_burst_make_one_event(directory: str) -> None:
+    watch = Watch((directory,))
+    assert watch.arm()
+    for _ in range(100):
+        append(directory)
+    assert watch.wait(SECONDS)
+    assert not watch.wait(0)
+    append(directory)
+    assert not watch.wait(0)  # not armed
+
+
+def test_a_watch_is_armed_again_for_the_directories_that_changed(directory: str, tmp_path: Path) -> None:
+    watch = Watch((directory, str(tmp_path)))
+    for _ in range(3):
+        assert watch.arm()
+        append(directory)
+        assert watch.take()
+    assert watch.arm()
+    make(str(tmp_path))
+    assert watch.take()
+
+
+def test_a_missing_directory_and_a_file_cannot_be_armed(directory: str) -> None:
+    file = Watch((str(Path(directory) / "file"),))
+    assert not file.arm()
+    watch = Watch((directory,))
+    remove_all(directory)
+    assert not watch.arm()
+    with pytest.raises(OSError, match="not supported"):
+        Watch((directory,))
+
+
+@pytest.mark.parametrize("path", ["/proc/self", "s3://bucket/prefix"])
+def test_a_file_system_that_does_not_report_changes_is_not_watched(path: str) -> None:
+    with pytest.raises(OSError, match="not supported"):
+        Watch((path,))
+    with watches.taken([path]) as watch:
+        assert watch is None
+
+
+def test_cancel_ends_the_wait_of_another_thread(directory: str) -> None:
+    watch = Watch((directory,))
+    assert watch.arm()
+    threading.Timer(0.01, watch.cancel).start()
+    assert watch.wait(SECONDS)
+
+
+def test_wake_makes_a_wait_look(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "LONGEST_WAIT", math.inf)
+    looks: list[int] = []
+
+    def look() -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            watches.wake(directory)
+        return len(looks) == 2
+
+    assert watches.wait([directory], look, SECONDS)
+
+
+def test_a_signal_interrupts_a_wait(directory: str) -> None:
+    def interrupted(*_: object) -> None:
+        raise InterruptedError
+
+    watch = Watch((directory,))
+    assert watch.arm()
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(InterruptedError):
+            watch.wait(SECONDS)
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        assert not watch.wait(0.03)  # a handler that returns does not end the wait
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_a_watch_that_the_system_refuses_is_replaced_by_polling(
+    directory: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(Watch):
+        def __new__(cls, directories: tuple[str, ...]) -> Refused:
+            if number == errno.EMFILE:
+                raise OSError(number, "no instance is left")
+            return super().__new__(cls, directories)
+
+        def arm(self) -> bool:
+            return False
+
+    monkeypatch.setattr(watches, "Watch", Refused)
+    looks = iter([False] * 5 + [True])
+    assert watches.wait([directory], lambda: next(looks), SECONDS)
+    assert not watches.wait([directory], lambda: False, 0.001)
+
+
+def test_a_wait_looks_from_time_to_time_and_less_often_if_a_look_takes_long() -> None:
+    until = watches.until_next_look
+    assert until(10.0, 10.0, math.inf, None) == watches.LONGEST_WAIT
+    assert until(10.0, 10.0, math.inf, 0.1) == 0.1
+    assert until(10.0, 10.5, 20.0, 0.1) == 9.5
+    assert until(10.0, 10.001, math.inf, 0.1) == pytest.approx(0.001 * watches.IDLE_SHARE)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_waits_of_one_directory_share_a_descriptor_and_wake_closes_it(directory: str) -> None:
+    before = descriptors()
+    for _ in range(10):
+        assert not watches.wait([directory], lambda: False, 0)
+    assert descriptors() == before + 1
+    watches.wake(directory)
+    assert descriptors() == before
+
+
+def test_few_descriptors_are_kept_and_none_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "MOST_KEPT", 3)
+    before = descriptors()
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+        watches.wait([str(tmp_path / str(number))], lambda: False, 0)
+    assert descriptors() <= before + 3
+    monkeypatch.setattr(watches, "KEPT_SECONDS", -1.0)
+    watches.wait([str(tmp_path)], lambda: False, 0)
+    assert descriptors() <= before
+
+
+def test_a_forked_child_closes_the_descriptors(directory: str) -> None:
+    watches.wait([directory], lambda: False, 0)
+    with watches.taken([directory]) as watch:
+        assert watch is not None
+        assert watch.arm()
+        if not (child := os.fork()):
+            os._exit(watch.fd != -1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        append(directory)
+        assert watch.wait(SECONDS)
