@@ -376,9 +376,11 @@ class Consumer(Closing):
 
         If a position is no longer valid, nothing is committed.
 
+        When this returns, the positions survive the death of the process; see `Store.commit_offsets` for mode "r".
+
         Args:
             metadata: A text that is stored with each position.
-            sync: Whether the positions are on the disk when this returns.
+            sync: Whether the positions are on the disk when this returns, so that a power failure does not lose them.
 
         Raises:
             UnknownTopicOrPartitionError: If the topic that was read has been deleted.
