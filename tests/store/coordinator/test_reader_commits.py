@@ -147,7 +147,7 @@ def test_no_file_undoes_a_deletion(store: kstore.Store, reader: kstore.Store, cl
         store.delete_offsets("grp")
         assert reader.committed_offsets("grp") == store.committed_offsets("grp") == {}
         take_in(store, clock)
-        assert store.groups() == reader.groups() == ()
+        assert store.groups == reader.groups == ()
         reader.commit_offsets("grp", {("orders", 1): 0})
         assert store.committed_offsets("grp") == {("orders", 1): 0}
         store.close()
@@ -278,7 +278,7 @@ def test_the_store_of_positions_may_itself_only_read(store: kstore.Store, reader
             next(consumer)
             consumer.commit()
         assert own.committed_offsets("grp") == {ORDERS: 1}
-    assert store.groups() == ()
+    assert store.groups == ()
 
 
 def test_a_forked_child_neither_commits_nor_unlocks(store: kstore.Store, reader: kstore.Store, root: Path) -> None:

@@ -95,7 +95,7 @@ class Story:
 
 def seen(store: kstore.Store) -> int | None:
     position = store.committed_offsets("grp").get(PLACE)
-    assert ("grp" in store.groups()) == (position is not None)
+    assert ("grp" in store.groups) == (position is not None)
     return None if position is None else int(position)
 
 
