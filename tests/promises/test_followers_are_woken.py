@@ -75,6 +75,7 @@ class Steps:
             def wait(self, seconds: float) -> bool:
                 steps.before_wait()
                 changed = super().wait(min(seconds, SECONDS))
+                assert changed, "a wake-up is lost"
                 steps.take()
                 return changed
 
@@ -88,7 +89,9 @@ class Steps:
 
         async def bell_wait(bell: loops.Bell, seconds: float | None) -> None:
             steps.before_wait()
+            began = time.monotonic()
             await wait(bell, SECONDS if seconds is None else min(seconds, SECONDS))
+            assert time.monotonic() - began < SECONDS / 2, "a wake-up is lost"
 
         def look(view: ReadOnlyView) -> bool:
             steps.take()
@@ -115,16 +118,16 @@ class Steps:
 
 
 def plain(store: kstore.Store) -> Iterator[bytes | None]:
-    return (record.value for record in store.log("events", 1).read(follow=True, timeout=SECONDS / 2))
+    return (record.value for record in store.log("events", 1).read(follow=True, timeout=SECONDS))
 
 
 def of_topic(store: kstore.Store) -> Iterator[bytes | None]:
-    return (record.value for record in store.read("events", follow=True, timeout=SECONDS / 2))
+    return (record.value for record in store.read("events", follow=True, timeout=SECONDS))
 
 
 def of_group(store: kstore.Store) -> Iterator[bytes | None]:
     with kstore.Store.open(Path(store.paths[0]).parent / "groups") as positions:
-        records = store.consumer("g", "events", follow=True, timeout=SECONDS / 2, positions=positions)
+        records = store.consumer("g", "events", follow=True, timeout=SECONDS, positions=positions)
         yield from (record.value for record in records)
 
 
@@ -140,11 +143,11 @@ def streamed(stream: Any) -> Iterator[bytes | None]:
 
 
 def plain_stream(store: kstore.Store) -> Iterator[bytes | None]:
-    return streamed(store.log("events", 1).aread(follow=True, timeout=SECONDS / 2))
+    return streamed(store.log("events", 1).aread(follow=True, timeout=SECONDS))
 
 
 def topic_stream(store: kstore.Store) -> Iterator[bytes | None]:
-    return streamed(store.aread("events", follow=True, timeout=SECONDS / 2))
+    return streamed(store.aread("events", follow=True, timeout=SECONDS))
 
 
 @pytest.mark.parametrize("follow", [plain, of_topic, of_group, plain_stream, topic_stream])
@@ -184,7 +187,7 @@ class Following:
 
         def seconds(*_: object) -> float:
             self._waits.set()
-            return SECONDS
+            return 10 * SECONDS
 
         monkeypatch.setattr(watches, "until_next_look", seconds)
         self._thread.start()
@@ -214,7 +217,9 @@ def log(partition: Path) -> Iterator[kstore.Log]:
 @pytest.fixture
 def following(log: kstore.Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[Following]:
     with kstore.Log.open(log.path, "r") as reader:
-        yield Following(reader.read(3, follow=True, timeout=SECONDS), monkeypatch)
+        records = reader.read(follow=True, timeout=SECONDS)
+        assert [next(records).value for _ in range(3)] == [b"a", b"b", b"c"]
+        yield Following(records, monkeypatch)
 
 
 def test_a_truncation_wakes_a_follower(log: kstore.Log, following: Following) -> None:
