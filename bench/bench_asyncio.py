@@ -21,7 +21,8 @@ import kstore
 APPEND = Question("awaited append of 1 record", "rate", limit=100_000, against=(("Log.append", 0.5),))
 APPEND_TOPIC = Question("awaited append of 1 record by topic", "rate", limit=100_000, against=(("Store.append", 0.5),))
 SYNCED = Question("awaited append of 1 record with sync=True", "rate", against=(("one task", 20),))
-READ = Question("records in `async for`", "rate")
+READ = Question("records in `async for`", "rate", against=(("Log.read", 0.3),))
+READ_TOPIC = Question("records of a topic in `async for`", "rate", against=(("Store.read", 0.3),))
 TASKS = 1000
 
 
@@ -115,6 +116,23 @@ def test_records(benchmark: BenchmarkFixture, log: kstore.Log, contestant: str) 
             pass
 
     measure(benchmark, READ, contestant, in_a_loop(awaited) if contestant == "kstore" else plain, operations=count)
+
+
+@pytest.mark.parametrize("contestant", ["kstore", "Store.read"])
+def test_records_by_topic(benchmark: BenchmarkFixture, store: kstore.Store, contestant: str) -> None:
+    count = scaled(500_000)
+    store.append_many("t", [VALUE] * count)
+
+    async def awaited() -> None:
+        async for _ in store.aread("t"):
+            pass
+
+    def plain() -> None:
+        for _ in store.read("t"):
+            pass
+
+    run = in_a_loop(awaited) if contestant == "kstore" else plain
+    measure(benchmark, READ_TOPIC, contestant, run, operations=count)
 
 
 # --- followers --------------------------------------------------------------------------------------------------------

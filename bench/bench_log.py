@@ -5,10 +5,8 @@ Workloads: values-100, keyed-100 and values-1k of `common`, in batches of 16 KiB
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import random
 import shutil
 import socket
 import threading
@@ -27,6 +25,7 @@ from common import (
     VALUE_1K,
     EmptyFile,
     Question,
+    a_busy_thread,
     keyed,
     measure,
     scaled,
@@ -118,25 +117,6 @@ def test_append_sqlite(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     store = peers.Sqlite(tmp_path / "sqlite")
     measure(benchmark, APPEND, "SQLite insert", lambda: store.insert_each(VALUE, SINGLE), operations=SINGLE)
     store.close()
-
-
-@contextlib.contextmanager
-def a_busy_thread() -> Iterator[None]:
-    """A thread that computes in Python, and gives the interpreter up when it is asked to, every 5 ms."""
-    stop = threading.Event()
-
-    def spin() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-
-    busy = threading.Thread(target=spin, daemon=True)
-    busy.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        busy.join()
 
 
 def test_append_beside_a_busy_thread(benchmark: BenchmarkFixture, fresh: Callable[[], Any]) -> None:
@@ -277,54 +257,6 @@ def test_bound_of_reading(benchmark: BenchmarkFixture, filled: tuple[str, Path])
         name = "bound: reading, CRC, copies, bare loop"
         read = measure(benchmark, reading(batches), name, run, operations=READ, size_bytes=READ * 100)
         assert abs(read / READ - 1) < 0.02
-
-
-POINT = Question("one record at a random offset, batches of 16 KiB", "time")
-POINTS = scaled(40_000)
-POINT_BESIDE = Question("one record at a random offset, beside a thread that keeps a processor busy", "time")
-POINTS_BESIDE = scaled(2_000)
-
-
-@pytest.mark.parametrize("contestant", ["kstore", "LMDB get", "SQLite select"])
-def test_point(benchmark: BenchmarkFixture, tmp_path: Path, contestant: str) -> None:
-    """The stores find a record in a tree; a log reads, checks and walks the batch that holds it."""
-    with point_reads(tmp_path, contestant, POINTS) as run:
-        measure(benchmark, POINT, contestant, run, operations=POINTS)
-
-
-@pytest.mark.parametrize("contestant", ["kstore", "kstore, fetch of 16 KiB", "LMDB get", "SQLite select"])
-def test_point_beside_a_busy_thread(benchmark: BenchmarkFixture, tmp_path: Path, contestant: str) -> None:
-    with point_reads(tmp_path, contestant, POINTS_BESIDE) as run, a_busy_thread():
-        measure(benchmark, POINT_BESIDE, contestant, run, operations=POINTS_BESIDE, rounds=3)
-
-
-@contextlib.contextmanager
-def point_reads(path: Path, contestant: str, count: int) -> Iterator[Callable[[], None]]:
-    """What reads so many records at random offsets, out of a log or a store that is full."""
-    offsets = random.Random(7).choices(range(READ), k=count)
-    if contestant == "LMDB get":
-        lmdb = peers.Lmdb(path / "lmdb")
-        lmdb.put_many(VALUE, READ)
-        yield lambda: lmdb.get_each(offsets)
-        lmdb.close()
-    elif contestant == "SQLite select":
-        sqlite = peers.Sqlite(path / "sqlite")
-        sqlite.insert_many(VALUE, READ)
-        yield lambda: sqlite.select_each(offsets)
-        sqlite.close()
-    else:
-        with kstore.Log.open(path / "bench-0", segment_bytes=SEGMENT_BYTES) as log:
-            log.append_many(values(READ), batch_bytes=16 * KIB)
-
-            def read() -> None:
-                for offset in offsets:
-                    next(iter(log.read(offset)))
-
-            def fetch() -> None:
-                for offset in offsets:
-                    log.fetch(offset, max_bytes=16 * KIB)
-
-            yield fetch if "fetch" in contestant else read
 
 
 def test_unpack_kstore(benchmark: BenchmarkFixture, filled: tuple[str, Path]) -> None:

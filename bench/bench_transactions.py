@@ -22,6 +22,7 @@ from kstore import encode_batch
 from kstore.log.writing import _appender
 
 TRANSACTION = Question("transaction of 1 record over 3 partitions", unit="time", limit=30e-6)
+TWO = Question("transaction of 3 records over 2 partitions", unit="time", limit=30e-6)
 APPEND = Question("append by topic, numbered", unit="time", against=(("Store.append", 1 / 1.15),))
 MANY = Question("append_many by topic, numbered", unit="rate", against=(("Store.append_many", 1 / 1.15),))
 COMMITTED = Question(
@@ -43,8 +44,9 @@ def store(tmp_path: Path) -> Iterator[kstore.Store]:
         yield made
 
 
-def test_a_transaction_over_three_partitions_beside_its_bound(
-    benchmark: BenchmarkFixture, store: kstore.Store, tmp_path: Path
+@pytest.mark.parametrize(("question", "partitions"), [(TRANSACTION, (0, 1, 2)), (TWO, (0, 1, 1))], ids=["3", "2"])
+def test_a_transaction_beside_its_bound(
+    benchmark: BenchmarkFixture, store: kstore.Store, tmp_path: Path, question: Question, partitions: tuple[int, ...]
 ) -> None:
     count = scaled(2000)
     with store.producer(transactional_id="bench") as producer:
@@ -52,17 +54,17 @@ def test_a_transaction_over_three_partitions_beside_its_bound(
         def run(times: int = count) -> None:
             for _ in range(times):
                 with producer.transaction() as txn:
-                    for number in range(3):
+                    for number in partitions:
                         txn.append("t", VALUE, partition=number)
 
-        measure(benchmark, TRANSACTION, "kstore", run, operations=count)
+        measure(benchmark, question, "kstore", run, operations=count)
         # One in some hundred transactions also rolls the log of its id: of two, the one with fewer writes does not.
         written = min((writes_of(lambda: run(1)) for _ in range(2)), key=len)
     files = list(dict.fromkeys(file for file, _ in written))
     fds = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(len(files))]
     write_each = functools.partial(bounds.writes([(files.index(file), size) for file, size in written], count), fds)
     _, *rounds = repeat(write_each, number=1, repeat=6)
-    report(TRANSACTION, f"bound: its {len(written)} writes, from C", rounds, operations=count)
+    report(question, f"bound: its {len(written)} writes, from C", rounds, operations=count)
     for fd in fds:
         os.close(fd)
 

@@ -15,11 +15,13 @@ unless the question says so.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
 import random
 import statistics
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,6 +207,25 @@ class EmptyFile:
             os.close(self._opened)
             self._path.unlink()
             self._opened = None
+
+
+@contextlib.contextmanager
+def a_busy_thread() -> Iterator[None]:
+    """A thread that computes in Python, and gives the interpreter up when it is asked to, every 5 ms."""
+    stop = threading.Event()
+
+    def spin() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+
+    busy = threading.Thread(target=spin, daemon=True)
+    busy.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        busy.join()
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -46,11 +46,11 @@ as `DIR/TOPIC-P`, the name of its directory. `replicate`, `become-leader`, `back
 directories. A command that only reads takes no lock and changes nothing, so a broker or a store may write to the
 directory at the same time.
 
-`cat`, `describe`, `dump`, `explain`, `export`, `offsets`, `plan --like`, `tail`, `ui` and `verify` also read a prefix
-of an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
+`cat`, `describe`, `dump`, `explain`, `export`, `groups`, `offsets`, `plan --like`, `tail`, `topics`, `ui` and `verify`
+also read a prefix of an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
 (`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a
 file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A
-command that would change logs refuses such a URL. The options are the same in all ten:
+command that would change logs refuses such a URL. The options are the same in all of them:
 
 - `--option NAME=VALUE`: a setting of the object store, as in `backup` and `restore`. Credentials are taken from where
   the provider's own tools find them.
@@ -150,6 +150,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "With `--latest` it prints only the newest committed record of each key; add `--as-of` for the newest at a "
         "given time ([compaction](compaction.md) says how).",
         "$ kstore cat data/orders-0 --latest --as-of 2013-06-01T08:20 --format '%o %k %s\\n'",
+        "`--key` prints only the records with exactly this key, `--grep` those whose value has a match of a regular "
+        "expression, both on bytes. `--last` counts before them, `--max` after them.",
+        "$ kstore cat data/orders --key customer-3 --grep 'oolong|assam' --max 2",
     ),
     "tail": (
         "Prints the last records of each partition, ten unless `-n` is given. With `-f` it waits for more, until "
@@ -164,6 +167,29 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "$ kstore offsets data",
         "$ kstore offsets data --time 2013-06-01T08:30",
         "$ kstore offsets data/orders-0 --time max-timestamp --json",
+    ),
+    "groups": (
+        "Shows consumer groups: their positions, and their lag, which is the log end offset minus the position as "
+        "`kafka-consumer-groups` prints it ([lag](metrics.md#lag)). A store may be writing. `--reset-to` sets positions "
+        "to `earliest`, `latest`, an offset or a time, `--shift-by` moves them, `--delete` deletes them; with "
+        "`--dry-run` nothing changes. A position outside of the log is moved into it. `--topic` and `--partition` "
+        "choose partitions, and `--topic` also adds a topic that the group has not read. A store in use is refused "
+        "then. Positions of streaming queries and exports are shown by `kstore describe`.",
+        "$ kstore groups data billing --topic orders --reset-to 2013-06-01T08:30",
+        "$ kstore groups data",
+        "$ kstore groups data billing",
+        "$ kstore groups data billing --shift-by -5 --partition 0 --dry-run",
+        "$ kstore groups data billing --delete",
+    ),
+    "topics": (
+        "Lists topics with their sizes and the settings that the store keeps for them. `records` counts offsets from "
+        "the log start to the log end. `--create`, `--alter` and `--delete` change a topic; without `--yes` a deletion "
+        "only says what would be lost. A store in use is refused then.",
+        "$ kstore topics data orders",
+        "$ kstore topics elsewhere teas-2013 --create --partitions 4 -c retention.ms=86400000",
+        "$ kstore topics elsewhere teas-2013 --alter --partitions 6 --unset retention.ms",
+        "$ kstore topics elsewhere teas-2013 --delete",
+        "$ kstore topics elsewhere teas-2013 --delete --yes",
     ),
     "append": (
         "Appends a record for each line of standard input, to a partition (created if it is missing) or to a topic. "
@@ -238,6 +264,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exact; `next` shows what a store's housekeeping would clean, and when.",
         "$ kstore compact data/orders-0 --cleanup-policy compact --dry-run",
     ),
+    "delete-records": (
+        "Deletes the records of a partition, or of each partition of a topic, below an offset or a time, as "
+        "`kafka-delete-records` does: it raises the log start. The next pass of retention deletes the segments below "
+        "it. With `--dry-run` nothing changes.",
+        "$ kstore delete-records data/orders --before 2013-06-01T08:10 --dry-run",
+    ),
+    "truncate": (
+        "Cuts the records of a partition at and above an offset. A batch is cut as a whole. With `--dry-run` nothing "
+        "changes.",
+        "$ kstore truncate data/orders-0 --to 20 --dry-run",
+    ),
     "verify": (
         "Checks everything that can be wrong: batches, index entries, borders of segments, names, checkpoints, "
         "snapshots, leftover files. It changes nothing. In the example one byte is damaged.",
@@ -303,6 +340,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "or empty.",
         "$ kstore restore sent restored --until-offset teas-0=2",
         "$ kstore restore sent elsewhere",
+    ),
+    "completion": (
+        "Prints a script that completes commands, their options and paths in bash, zsh or fish. The shell loads it "
+        "from a file: `kstore completion bash > ~/.local/share/bash-completion/completions/kstore`; for zsh "
+        "`_kstore` in a directory of `$fpath`; for fish `~/.config/fish/completions/kstore.fish`.",
     ),
     "config": (
         "Describes the settings, by Kafka's names. With `--config` it prints the effective values, and warnings.",

@@ -219,6 +219,9 @@ class RecordIterator(_Walk):
     @property
     def needs_bytes(self) -> bool:
         """Whether the next record is not in memory, so that `next` reads from a file."""
+    @property
+    def in_memory(self) -> int:
+        """How many of the next records are in memory, as far as is known without looking at the next batch."""
     def resume(self, end_offset: int) -> None:
         """Continue to `end_offset`, also after the end was reached; for a caller that waits for new records itself.
 

@@ -1023,6 +1023,13 @@ cdef class RecordIterator(_Walk):
         """Whether the next record is not in memory, so that `next` reads from a file."""
         return self._left == 0 and self._p == self._end and not self._legacy
 
+    @property
+    def in_memory(self) -> int:
+        """How many of the next records are in memory, as far as is known without looking at the next batch."""
+        if self._left > 1 and self.next_offset >= self._start_offset:
+            return self._left
+        return not self.needs_bytes
+
     def resume(self, int64_t end_offset) -> None:
         """Continue to `end_offset`, also after the end was reached; for a caller that waits for new records itself.
 

@@ -102,6 +102,13 @@ int64_t checked(int fd, uint8_t *piece, int64_t piece_bytes) {
     return at;
 }
 
+/* Reads and sums up the piece at each of the positions; the bytes read. */
+int64_t points(int fd, const int64_t *positions, int64_t n, uint8_t *piece, int64_t piece_bytes) {
+    int64_t read = 0;
+    for (int64_t i = 0; i < n; i++) read += checked_piece(fd, positions[i], piece, piece_bytes);
+    return read;
+}
+
 /* As `checked_piece`, and copies the value at the end of each record to one place; the bytes read. */
 int64_t values_of_piece(int fd, int64_t at, uint8_t *piece, int64_t piece_bytes, int64_t stride, int64_t n,
                         uint8_t *to) {

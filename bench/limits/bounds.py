@@ -29,6 +29,7 @@ Bytes = NDArray[np.uint8]
 _number, _pointer = ctypes.c_int64, ctypes.c_void_p
 _ARGUMENTS = {
     "checked": (ctypes.c_int, _pointer, _number),
+    "points": (ctypes.c_int, _pointer, _number, _pointer, _number),
     "values_of_piece": (ctypes.c_int, _number, _pointer, _number, _number, _number, _pointer),
     "columns": (_pointer, _number, _number, _number, _pointer, _pointer, _pointer, _pointer, ctypes.c_int),
     "columns_in": (ctypes.c_int, _pointer, _number, _pointer, _number, _number, _number, _pointer, _number),
@@ -106,6 +107,13 @@ def rows(fd: int, stride: int, value: int) -> Callable[[], int]:
 def checked(fd: int) -> Callable[[], int]:
     """Reads and sums up a file; the bytes of it."""
     return functools.partial(_function("checked"), fd, _address(_memory(READ_BYTES)), READ_BYTES)
+
+
+def points(fd: int, positions: Sequence[int], batch_bytes: int) -> Callable[[], int]:
+    """Reads and sums up the batch at each of the positions, and nothing else; the bytes of them."""
+    places = np.array(positions, np.int64)
+    run = functools.partial(_function("points"), fd, _address(places), len(places), _address(_memory(batch_bytes)))
+    return lambda places=places: run(batch_bytes)  # type: ignore[misc]
 
 
 def columns(data: bytes, rows: int, value: int, threads: int) -> Callable[[], int]:

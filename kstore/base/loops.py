@@ -18,6 +18,7 @@ from kstore.base.weak import weak_method
 
 Loop = asyncio.AbstractEventLoop
 Future = asyncio.Future
+Cancelled = asyncio.CancelledError
 
 T = TypeVar("T")
 

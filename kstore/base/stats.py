@@ -99,6 +99,11 @@ class AnyStoreStats(TypedDict):
     """The directories in the log directories that are not partitions."""
     compaction: dict[str, CompactionStateStats]
     """The state of the compaction of each open log that is compacted, by `topic-partition`."""
+    group_lag: dict[str, dict[str, int]]
+    """The lag of each consumer group in each partition of its topics: the log end offset minus the position.
+
+    Partitions that cannot be read are left out.
+    """
     libraries: dict[str, str]
     """The library of each compression type, with its version. It does not change."""
 

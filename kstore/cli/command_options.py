@@ -61,6 +61,8 @@ class Parser(argparse.ArgumentParser):
                 words[-1] += f"={word}"
             else:
                 words.append(word)
+        if any(action.nargs == "?" for action in self._get_positional_actions()):
+            return self.parse_intermixed_args(words, namespace)  # otherwise none but the first could follow an option
         return super().parse_args(words, namespace)
 
     def _wants_value(self, word: str) -> bool:

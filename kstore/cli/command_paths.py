@@ -16,7 +16,7 @@ from kstore.disk import fs
 from kstore.errors import ConfigError, InvalidTopicError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint, names
 from kstore.files.broker_directory import is_of_broker, of_brokers
-from kstore.files.topic_files import cleaned_topics, inherited_config, read_topics
+from kstore.files.topic_files import cleaned_topics, cleans_itself, inherited_config, read_topics
 from kstore.store import disk_usage
 from kstore.store.catalog import Entry, look
 
@@ -132,14 +132,19 @@ def overrides(root: str, topic: str) -> LogConfig:
     return LogConfig() if record is None else LogConfig().for_topic(record.config)
 
 
-def kept_settings(root: str, topic: str, topic_id: uuid.UUID | None = None) -> Mapping[str, str]:
+def kept_settings(
+    root: str, topic: str, topic_id: uuid.UUID | None = None, *, compacts: bool = False
+) -> Mapping[str, str]:
     """Return the settings that a store at `root` keeps for a topic.
 
     Without a record of the topic, return what the disk shows: the policy `compact` if a log cleaner has cleaned the
-    topic or if that is not known. Internal topics have fixed settings.
+    topic or if that is not known. Internal topics have fixed settings. `compacts` says whether the store's own policy
+    has `compact`: outside of a broker's directory the cleaner is then the store's.
     """
     record = read_topics([root]).find(topic, topic_id)
-    return inherited_config(topic, cleaned_topics([root])) if record is None else record.config
+    if record is not None:
+        return record.config
+    return inherited_config(topic, frozenset() if cleans_itself([root], compacts) else cleaned_topics([root]))
 
 
 def settings_in_force(directory: str, given: Mapping[str, str] | None) -> LogConfig:
@@ -150,7 +155,9 @@ def settings_in_force(directory: str, given: Mapping[str, str] | None) -> LogCon
     root, name = os.path.split(directory)
     metadata = checkpoint.read_partition_metadata(directory)
     topic_id = None if metadata is None else metadata.topic_id
-    return LogConfig.resolve(given).for_topic(kept_settings(root, names.parse_partition_name(name).topic, topic_id))
+    config = LogConfig.resolve(given)
+    topic = names.parse_partition_name(name).topic
+    return config.for_topic(kept_settings(root, topic, topic_id, compacts=config.compacts))
 
 
 def note_on_broker(paths: Iterable[str], given: Mapping[str, str] | None, setting: str, default: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Writes new files part by part, and removes the leftovers of killed processes.
+"""Writes new files, locked as long as their process works on them, and removes the leftovers of killed processes.
 
 Invariant: a file that a running process is writing is locked, so that no other process treats it as a leftover.
 """
@@ -32,7 +32,7 @@ def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[N
 
     The block may rename the file. If writing or the block fails, the file is deleted.
     """
-    fd = _new_locked(path)
+    fd = new_locked(path)
     try:
         position = 0
         for part in parts:
@@ -50,7 +50,7 @@ def written(path: str, parts: Iterable[ReadableBuffer | FilePart]) -> Iterator[N
         fs.close(fd)
 
 
-def _new_locked(path: str) -> int:
+def new_locked(path: str) -> int:
     """Create and lock a file; repeat if another process removed the file as a leftover before it was locked."""
     while True:
         fd = fs.open(path, new=True)
@@ -59,6 +59,21 @@ def _new_locked(path: str) -> int:
         if fs.is_at(fd, path):
             return fd
         fs.close(fd)
+
+
+def try_lock(fd: int) -> bool:
+    """Lock the file of a process that is gone; return False if the process still exists, or if that is not known."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Unlock a file before its descriptor is closed: a child that was forked meanwhile has the descriptor, too."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def remove_leftover(path: str) -> bool:
@@ -71,10 +86,6 @@ def remove_leftover(path: str) -> bool:
     except fs.MissingFileError:
         return False
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return fs.is_at(fd, path) and fs.unlink(os.fspath(path))
+        return try_lock(fd) and fs.is_at(fd, path) and fs.unlink(os.fspath(path))
     finally:
         fs.close(fd)

@@ -22,6 +22,7 @@ from kstore.base.numbers import INT_MAX
 from kstore.disk import fs
 from kstore.errors import StorageError
 from kstore.files import checkpoint, json_file, names
+from kstore.files.broker_directory import is_of_broker
 
 logger = logging.getLogger("kstore")
 
@@ -235,12 +236,17 @@ def cleaned_topics(roots: Iterable[str | os.PathLike[str]]) -> frozenset[str] | 
         return None
 
 
+def cleans_itself(roots: Iterable[str | os.PathLike[str]], compacts: bool) -> bool:
+    """Return whether the cleaner's checkpoint lines are the store's own: it compacts, and no broker wrote a root."""
+    return compacts and not any(is_of_broker(os.fspath(root)) for root in roots)
+
+
 def inherited_config(topic: str, cleaned: frozenset[str] | None) -> Mapping[str, str]:
     """Return the settings of a topic that has no record, as far as the disk shows them.
 
     A broker keeps its topics' settings elsewhere. If a topic that it compacts got the store's default policy, retention
     would delete records that compaction keeps. Therefore the policy is "compact" if the topic was `cleaned`, or if that
-    is not known.
+    is not known. Where the store `cleans_itself`, the caller passes an empty set: the lines say nothing of a broker.
     """
     if topic in INTERNAL_CONFIGS:
         return INTERNAL_CONFIGS[topic]

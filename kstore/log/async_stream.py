@@ -12,19 +12,26 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kstore.base import loops
+from kstore.log._base_stream import BaseStream
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-TURN_RECORDS = 256  # the most records returned before the loop's other tasks run
+TURN_RECORDS = 512  # the most records returned before the loop's other tasks run
 WARM_SECONDS = 0.001  # for this long after a wake-up the loop's thread reads: the page cache has the new records
 
 
 class Records(Protocol[T_co]):
-    """An iterator that says whether its next item has to be read from a file."""
+    """An iterator that says whether its next item has to be read from a file.
+
+    With an attribute `in_memory`, the number of items that need not, a stream asks less often.
+    """
 
     @property
     def needs_bytes(self) -> bool: ...
@@ -61,7 +68,7 @@ class InThread(Generic[T]):
         return next(self._items)
 
 
-class Stream(Generic[T]):
+class Stream(BaseStream, Generic[T]):
     """An asynchronous iterator over records or columns, returned by `Log.aread` and other calls.
 
     It ends after the existing records; if it follows, it ends when the timeout passes without a new record. It also
@@ -87,26 +94,14 @@ class Stream(Generic[T]):
         self._parts = deque(parts)
         self._source = source
         self._timeout = inf if timeout is None else timeout
-        self._records: Records[T] | None = None
-        self._pending: loops.Future[T | None] | None = None  # the record that a thread is reading
         self._warm_until = 0.0
         self._left = TURN_RECORDS
 
-    def __aiter__(self) -> Self:
-        return self
+    if TYPE_CHECKING:
+        _records: Records[T] | None
+        _pending: loops.Future[T | None] | None
 
-    async def __anext__(self) -> T:
-        records = self._records
-        try:
-            if records is not None and self._pending is None and self._left > 0 and not records.needs_bytes:
-                self._left -= 1
-                record = next(records, None)
-                if record is not None:
-                    return record
-            return await self._next()
-        except Exception:
-            self._end()
-            raise
+        def __anext__(self) -> Coroutine[Any, Any, T]: ...
 
     async def aclose(self) -> None:
         """End the iteration; the next `anext` raises `StopAsyncIteration`.
@@ -124,9 +119,17 @@ class Stream(Generic[T]):
     def _end(self) -> None:
         self._parts.clear()
         self._source = self._records = self._pending = None
+        self._ready = 0
 
     async def _next(self) -> T:
         """Read or wait for the next record; raise `StopAsyncIteration` at the end."""
+        try:
+            return await self._sought()
+        except Exception:
+            self._end()
+            raise
+
+    async def _sought(self) -> T:
         loop = loops.running()
         if self._left <= 0:
             await loops.give_way()

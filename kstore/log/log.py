@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from kstore import _core
@@ -29,15 +30,13 @@ from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import fs
 from kstore.errors import (
-    InvalidTopicError,
     KStoreError,
-    PolicyViolationError,
     ReadOnlyError,
     StorageError,
     as_storage_error,
     closed,
 )
-from kstore.files import follower_file, names
+from kstore.files import follower_file
 from kstore.log import _append, column_append, encoded_append
 from kstore.log.batch_packer import append_options, check_epoch, producer_fields
 from kstore.log.column_append import MAX_THREADS
@@ -846,11 +845,11 @@ class Log(Closing):
             kstore.errors.OffsetOutOfRangeError: offset 3 is not in the log, which starts at 0 and ends at 3
         """
         view = self._view
-        if isolation == "read_uncommitted":
-            record: Record | None = view.points.find(view, offset)
-            if record is not UNKNOWN:
-                return record
-        return read_one(view, arguments.whole("offset", offset), committed=wants_committed(isolation), owner=self)
+        committed = isolation != "read_uncommitted" and wants_committed(isolation)
+        record: Record | None = view.points.find(view, offset, committed)
+        if record is not UNKNOWN:
+            return record
+        return read_one(view, arguments.whole("offset", offset), committed=committed, owner=self)
 
     async def aget(self, offset: int, *, isolation: Isolation = "read_uncommitted") -> Record | None:
         """Read the record at an offset from a coroutine.
@@ -874,13 +873,12 @@ class Log(Closing):
             b'1 pear'
         """
         view = self._view
-        if isolation == "read_uncommitted":
-            record: Record | None = view.points.find(view, offset, waits=False)
-            if record is not UNKNOWN:
-                return record
+        record: Record | None = view.points.find(view, offset, wants_committed(isolation), waits=False)
+        if record is not UNKNOWN:
+            return record
         from kstore.base import loops
 
-        return await loops.in_thread(loops.running(), lambda: self.get(offset, isolation=isolation))
+        return await loops.in_thread(loops.running(), partial(self.get, offset, isolation=isolation))
 
     def read_batches(
         self,
@@ -929,7 +927,7 @@ class Log(Closing):
 
         Takes the arguments of `read`. A thread of the loop's executor reads the files in pieces of up to 256 KiB or one
         larger batch; records that were appended while the iterator waited are read in the loop's thread. After every
-        256 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
+        512 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
         little memory and delays no append.
 
         With `follow` in mode "a" an append wakes the iterator. In mode "r" the iterator polls; its pauses grow to a
@@ -1516,13 +1514,7 @@ class Log(Closing):
             [b'4 apples']
         """
         writer = self._leading()
-        policy = self.config.cleanup_policy
-        if self.topic in names.INTERNAL_TOPICS:
-            raise InvalidTopicError(f"records of the internal topic {self.topic} are deleted by its coordinator alone")
-        if policy and "delete" not in policy:
-            raise PolicyViolationError(
-                f"cleanup.policy is {','.join(policy)}; records are deleted only where it has 'delete' or is empty"
-            )
+        retention_run.check_deletable(self.topic, self.config)
         retention_run.raise_start(writer, arguments.whole("before_offset", before_offset))
         return writer.log_start_offset
 

@@ -14,8 +14,7 @@ from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.metrics import metric_families as f
 from kstore.metrics.metric_families import Sample
-from kstore.store.coordinator.internal_topics import OFFSETS_TOPIC
-from kstore.store.store import Store, metadata_of, overview_of
+from kstore.store.store import Store, group_lags_of, metadata_of, overview_of
 
 Source: TypeAlias = Log | Store | Replication | Backup
 
@@ -87,26 +86,11 @@ def _of_store(store: Store) -> Iterator[Sample]:
 
 
 def _of_groups(store: Store) -> Iterator[Sample]:
-    """Yield the lag of each group in all partitions of the topics in which it has a position.
-
-    Opens the logs that are not open: partitions that the group has not read yet count, too.
-    """
-    metadata = metadata_of(store)
-    if OFFSETS_TOPIC not in metadata.current():
-        return
-    for group in store.groups():
-        positions = store.committed_offsets(group)
-        for topic in sorted({topic for topic, _ in positions}):
-            for number in sorted(metadata.partitions(topic)):
-                with suppress(KStoreError):  # this partition cannot be opened or was deleted
-                    behind = _behind(store.log(topic, number), positions.get((topic, number), 0))
-                    yield Sample(f.GROUP_LAG, (group, topic, str(number)), behind)
-
-
-def _behind(log: Log, position: int) -> int:
-    """Return the number of offsets from a position, or from the log start offset if it is higher, to the log end."""
-    start = log.log_start_offset
-    return max(log.log_end_offset - max(position, start), 0)
+    """Yield the lag of each group in each partition of its topics that can be read."""
+    for group, lags in group_lags_of(store):
+        for each in lags:
+            if each.lag is not None:
+                yield Sample(f.GROUP_LAG, (group, each.topic, str(each.partition)), each.lag)
 
 
 def _of_replication(replication: Replication) -> Iterator[Sample]:

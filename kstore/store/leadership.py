@@ -25,7 +25,7 @@ from kstore.log.writing import retention_run, truncation
 from kstore.log.writing._sync_turn import Turn
 from kstore.store.administration import Administration
 from kstore.store.catalog import Entry
-from kstore.store.coordinator.groups import GroupCoordinator
+from kstore.store.coordinator.groups import TAKE_IN_MS, GroupCoordinator
 from kstore.store.coordinator.transactions import TransactionCoordinator
 from kstore.store.manager import LogManager
 from kstore.store.metadata import Metadata
@@ -173,9 +173,10 @@ class Leadership:
     # The coordinators, which write only in a leader.
 
     def recover(self) -> None:
-        """End the transactions that were decided before a crash, if the store is a leader."""
+        """End the transactions that were decided before a crash, and take commits in, if the store is a leader."""
         if self._metadata.role is None:
             self._transactions.recover()
+            self._groups.take_in()
 
     def schedule(self, manager: LogManager) -> None:
         """Schedule the coordinators' tasks, if the store is a leader."""
@@ -185,6 +186,7 @@ class Leadership:
         abort_ms = broker.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expire_ms = broker.transaction_remove_expired_transaction_cleanup_interval_ms
         for name, task, every_ms in (
+            ("commits", self._groups.take_in, TAKE_IN_MS),
             ("offsets", self._groups.expire_offsets, broker.offsets_retention_check_interval_ms),
             ("transactions", self._transactions.abort_timed_out, abort_ms),
             ("transactional ids", self._transactions.expire_ids, expire_ms),

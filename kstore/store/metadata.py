@@ -17,7 +17,14 @@ from kstore.disk import fs
 from kstore.errors import CorruptRecordError, StorageError, closed
 from kstore.files import checkpoint, names
 from kstore.files.follower_file import FollowerRole, read_roles
-from kstore.files.topic_files import TopicTable, cleaned_topics, inherited_config, missing_partitions, read_topics
+from kstore.files.topic_files import (
+    TopicTable,
+    cleaned_topics,
+    cleans_itself,
+    inherited_config,
+    missing_partitions,
+    read_topics,
+)
 from kstore.store.catalog import Catalog, Entry, Watch
 
 
@@ -157,13 +164,19 @@ class Metadata:
 
     def overrides(self, topic: str) -> Mapping[str, str]:
         """Return a topic's own settings; if kstore has no record of them, those inferred by `inherited_config`."""
-        if self._cleaned is None:
-            self._cleaned = (cleaned_topics(self._roots),)
-        inherited = inherited_config(topic, self._cleaned[0])
+        inherited = inherited_config(topic, self._cleaned_by_others())
         record = self.table.find(topic)
         if record is not None and (record.config or inherited):
             record = self.table.find(topic, self.topic_id(topic))
         return inherited if record is None else record.config
+
+    def _cleaned_by_others(self) -> frozenset[str] | None:
+        """Return the topics that another cleaner than the store's may have cleaned; None if that cannot be read."""
+        if cleans_itself(self._roots, self.config.compacts):
+            return frozenset()
+        if self._cleaned is None:
+            self._cleaned = (cleaned_topics(self._roots),)
+        return self._cleaned[0]
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether a cleaner may drop records of a topic: its own or the store's policy has `compact`.

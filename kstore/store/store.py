@@ -11,9 +11,11 @@ import os
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from kstore._core import Record
 from kstore.base import arguments, times
 from kstore.base.closing import Closing
 from kstore.base.stats import StoreStats
@@ -21,6 +23,7 @@ from kstore.config.broker_config import BrokerConfig
 from kstore.config.log_config import ConfigSource, LogConfig
 from kstore.config.settings import refuse_unknown
 from kstore.disk import openfiles
+from kstore.errors import KStoreError
 from kstore.files import restore_mark
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
@@ -31,6 +34,7 @@ from kstore.store.administration import Administration
 from kstore.store.bulk_loads.commit import RENAME_BYTES, BulkLoads
 from kstore.store.bulk_loads.load_manifest import Adopted, Manifest, Transaction
 from kstore.store.coordinator.consumer import Consumer, ConsumerOptions, OffsetReset, Positions
+from kstore.store.coordinator.group_lag import PartitionLag, group_lag
 from kstore.store.coordinator.groups import CommittedOffset, GroupCoordinator, Place
 from kstore.store.coordinator.internal_topics import InternalTopics
 from kstore.store.coordinator.producer import TIMEOUT_MS, Producer, Producers, TransactionalProducer, TransactionParts
@@ -252,7 +256,10 @@ class Store(Closing):
         with self._loads.loading, metadata.changing:  # a decided load is finished first
             if not metadata.closed:
                 self._topic_file.write_waiting()
+                if isinstance(logs, LogManager) and metadata.role is None:
+                    self._groups.take_in()
                 metadata.close()
+            self._groups.close()
             logs.close()  # also after an interrupted close: closes the logs that are still open
             self._opened.close()
 
@@ -741,6 +748,55 @@ class Store(Closing):
 
     # Reading.
 
+    def get(
+        self, topic: str, partition: int, offset: int, *, isolation: Isolation = "read_uncommitted"
+    ) -> Record | None:
+        """Read the record at an offset of a partition, as `Log.get` does.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The record's offset.
+            isolation: "read_uncommitted" or "read_committed", as in `Log.get`.
+
+        Returns:
+            The record; None if no record has the offset.
+
+        Raises:
+            UnknownTopicOrPartitionError: If there is no such topic or partition.
+            OffsetOutOfRangeError: If the offset is below the log start, or at or above the log end.
+            KStoreError: Any other error that `Log.get` or `log` raises.
+
+        Example:
+            >>> store.get("orders", 1, 0).value
+            b'3 apples'
+        """
+        return self._reader.log(topic, partition).get(offset, isolation=isolation)
+
+    async def aget(
+        self, topic: str, partition: int, offset: int, *, isolation: Isolation = "read_uncommitted"
+    ) -> Record | None:
+        """Read the record at an offset of a partition from a coroutine, as `Log.aget` does.
+
+        Args:
+            topic: The topic.
+            partition: The number of the partition.
+            offset: The record's offset.
+            isolation: As in `get`.
+
+        Returns:
+            The record; None if no record has the offset.
+
+        Raises:
+            KStoreError: Any error that `get` raises.
+
+        Example:
+            >>> import asyncio
+            >>> asyncio.run(store.aget("orders", 1, 0)).value
+            b'3 apples'
+        """
+        return await self._reader.log(topic, partition).aget(offset, isolation=isolation)
+
     def read(
         self,
         topic: str,
@@ -815,7 +871,7 @@ class Store(Closing):
         topics: str | Iterable[str],
         *,
         partitions: Iterable[int] | None = None,
-        offsets: Mapping[int, int] | None = None,
+        offsets: Mapping[int, int] | Mapping[Place, int] | None = None,
         start_timestamp: int | datetime | None = None,
         end_timestamp: int | datetime | None = None,
         merge: Literal["partition", "timestamp"] = "partition",
@@ -834,7 +890,8 @@ class Store(Closing):
         Args:
             topics: A topic, or several.
             partitions: The partitions to read; all by default. For a single topic only.
-            offsets: For some partitions, the offset to start at. For a single topic only.
+            offsets: For some partitions, the offset to start at. The keys are `(topic, partition)`, as in
+                `committed_offsets`; for a single topic they may be partitions.
             start_timestamp: Start each partition at its first record at or after this time, as in `read`.
             end_timestamp: End each partition before its first record at or after this time, as in `read`.
             merge: The order of the partitions' records, as in `read`.
@@ -859,13 +916,14 @@ class Store(Closing):
             0 0 b'1 pear'
             1 0 b'3 apples'
             1 1 b'4 apples'
+            >>> stream = store.aread(["orders"], offsets={("orders", 1): 1})
         """
         from kstore.store.topics.async_topic_source import stream_of
 
         wanted = TopicRead(
-            partitions, offsets, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
+            partitions, None, start_timestamp, end_timestamp, merge, isolation, follow, timeout, durable, on_lag
         )
-        return stream_of(self._reader, topics, wanted)
+        return stream_of(self._reader, topics, wanted, offsets)
 
     @overload
     def read_columns(
@@ -1134,16 +1192,11 @@ class Store(Closing):
         """
         self._groups.delete_offsets(group, partitions)
 
+    @property
     def groups(self) -> tuple[str, ...]:
-        """Return the names of the groups that have committed positions.
+        """The names of the groups that have committed positions, a sorted tuple.
 
-        Returns:
-            The names, sorted.
-
-        Example:
-            >>> store.commit_offsets("billing", {("orders", 1): 2})
-            >>> store.groups()
-            ('billing',)
+        Calling the tuple, as in `store.groups()`, is deprecated: `groups` was a method up to version 0.2.
         """
         return self._groups.groups()
 
@@ -1421,6 +1474,7 @@ class Store(Closing):
         has the directories of a follower's leader. `full` has the directories in which the last write found no space,
         `offline` the directories that have failed, `refused` the partitions that cannot be written, and `failures` the
         housekeeping tasks that failed, each with the reason. `libraries` names the library of each compression type.
+        `group_lag` has the lag of each consumer group, for which the logs of its topics are opened.
 
         Returns:
             A dictionary with text and numbers only, fit for JSON.
@@ -1432,6 +1486,11 @@ class Store(Closing):
         """
         found = overview_of(self)
         found["compaction"] = store_stats.compaction(self._metadata)
+        with suppress(KStoreError):  # __consumer_offsets cannot be read
+            found["group_lag"] = {
+                group: {f"{each.topic}-{each.partition}": each.lag for each in lags if each.lag is not None}
+                for group, lags in group_lags_of(self)
+            }
         return found
 
 
@@ -1463,6 +1522,16 @@ def between_transactions(store: Store, look: Callable[[], T]) -> T:
 def overview_of(store: Store) -> StoreStats:
     """Return `Store.stats` without the compaction of each log, which takes long if many logs are open."""
     return store_stats.overview(store._metadata, store._logs)
+
+
+def group_lags_of(store: Store, group: str | None = None) -> Iterator[tuple[str, list[PartitionLag]]]:
+    """Yield each group of a store, or the given one, and its lag in every partition of its topics.
+
+    Raises `CorruptRecordError` if the positions cannot be read.
+    """
+    for name in store._groups.groups() if group is None else (group,):
+        positions = store._groups.committed_offsets(name)
+        yield name, list(group_lag(positions, store._metadata.partitions, store.log))
 
 
 def metadata_of(store: Store) -> Metadata:

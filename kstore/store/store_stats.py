@@ -19,7 +19,7 @@ _OF_A_LOG = [name for name in CompactionStateStats.__annotations__ if name != "e
 
 
 def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
-    """Return the contents of `Store.stats` without the compaction of each log."""
+    """Return the contents of `Store.stats` without the compaction of each log and the lag of groups."""
     current = metadata.current()
     entries = current.entries()
     follows = metadata.current_role()
@@ -34,6 +34,7 @@ def overview(metadata: Metadata, logs: LogManager | LogReaders) -> StoreStats:
         "refused": {f"{e.topic}-{e.partition}": str(why) for e in entries if (why := _refused(e)) is not None},
         "passed_over": list(metadata.passed_over),
         "compaction": {},
+        "group_lag": {},
         "libraries": dict(LIBRARIES),
     }
     if isinstance(logs, LogManager):

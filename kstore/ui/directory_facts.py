@@ -11,6 +11,7 @@ from kstore.errors import CorruptRecordError, KStoreError
 from kstore.log.log import Log
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.view import steadily
+from kstore.store.coordinator.group_lag import offsets_behind
 from kstore.ui.viewed_store import Groups, Place, ViewedStore
 
 __all__ = [
@@ -170,8 +171,14 @@ def rate_of(view: ReadOnlyView) -> float | None:
 
 
 def lags_of(groups: Groups | None, row: PartitionRow) -> list[tuple[str, int]] | None:
-    """Return the lag of each group in a partition, the greatest first; None if positions are not known yet."""
+    """Return the lag of each group in a partition, the greatest first; None if positions are not known yet.
+
+    A consumer group without a position in this partition counts if it has one in another partition of the topic.
+    """
     if groups is None:
         return None
-    lags = [(each.group, max(row.end - each.offset, 0)) for each in groups.of(row.place)]
+    here = groups.of(row.place)
+    lags = [(each.group, offsets_behind(row.end, each.offset, row.start)) for each in here]
+    missing = groups.without_position(row.place)
+    lags += [(group, offsets_behind(row.end, None, row.start)) for group in missing]
     return sorted(lags, key=lambda lag: (-lag[1], lag[0]))

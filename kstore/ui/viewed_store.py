@@ -66,6 +66,12 @@ class Groups(NamedTuple):
         """Return the positions in one partition."""
         return [position for position in self.positions if position.place == place]
 
+    def without_position(self, place: Place) -> list[str]:
+        """Return the consumer groups that have a position in a partition's topic, but none in this partition."""
+        of_topic = [each for each in self.positions if each.kind == "group" and each.place.topic == place.topic]
+        here = {each.group for each in of_topic if each.place == place}
+        return sorted({each.group for each in of_topic} - here)
+
 
 class ViewedStore:
     """A store in mode "r" with what its pages need. Close it after use. Thread-safe."""
@@ -174,7 +180,7 @@ class ViewedStore:
         positions: list[Committed] = []
         errors: list[str] = []
         try:
-            for group in self.store.groups():
+            for group in self.store.groups:
                 positions += self._committed(group)
         except KStoreError as error:
             errors.append(str(error))

@@ -806,6 +806,22 @@ def test_the_lag_of_another_process_counts_to_the_log_end(
                         }
 
 
+def test_before_its_first_round_a_backup_lacks_what_the_log_has(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the offsets below the log start, which no backup can have."""
+    monkeypatch.setattr(source_partition, "sync", no_sync)
+    with kstore.Store.open(tmp_path / "data", clock=clock, background=False) as store:
+        store.create_topic("t")
+        store.log("t", 0).truncate_fully_and_start_at(100)
+        store.append_many("t", [b"value"] * 5)
+        with back_up_directory(tmp_path / "data", f"memory://{tmp_path.name}", clock=clock) as backup:
+            backup.flush()
+            assert backup.stats()["partitions"]["t-0"] == {
+                "end_offset": 100, "log_end_offset": 105, "lag_records": 5, "unflushed_records": 5,
+            }  # fmt: skip
+
+
 def test_a_thread_backs_up_what_is_appended(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path / "data") as store:
         store.create_topic("t", 1)

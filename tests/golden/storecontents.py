@@ -71,7 +71,7 @@ def of_store(store: Store) -> dict[str, Any]:
             "partitions": {str(number): of_log(store.log(topic, number)) for number in store.partitions(topic)},
         }
     groups = {}
-    for group in store.groups():
+    for group in store.groups:
         positions = sorted(store.committed_offsets(group).items())
         groups[group] = [[*place, int(at), at.metadata, at.commit_timestamp] for place, at in positions]
     table = []

@@ -87,6 +87,11 @@ def check_records(log: kstore.Log, oracle: Oracle) -> None:
     assert goldenlogs.found_rows(log.read_batches()) == readable(oracle)
     expected = [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in plain(oracle)]
     assert [tuple(record) for record in log.read()] == expected
+    by_offset = {each[0]: each for each in expected}
+    step = -(-(log.log_end_offset - log.log_start_offset) // 300) or 1
+    for offset in range(log.log_start_offset, log.log_end_offset, step):
+        record = log.get(offset)
+        assert (None if record is None else tuple(record)) == by_offset.get(offset)
 
 
 def check_records_up_to(fault: int, log: kstore.Log, oracle: Oracle) -> None:

@@ -96,9 +96,15 @@ def error_of(call: Callable[[kstore.Log], object], log: kstore.Log) -> str | Non
     return None
 
 
+def get_each(log: kstore.Log) -> None:
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        record = log.get(offset)
+        assert record is None or record.offset == offset
+
+
 def read_everything(log: kstore.Log) -> None:
     """A deletion may overtake the reader, and nothing else may happen to it."""
-    for read in (lambda: list(log.read()), lambda: list(log.read_batches()), log.read_columns):
+    for read in (lambda: list(log.read()), lambda: list(log.read_batches()), log.read_columns, lambda: get_each(log)):
         with suppress(kstore.OffsetOutOfRangeError):
             read()
 

@@ -374,6 +374,11 @@ class LogMachine(RuleBasedStateMachine):
                 if offset > log.log_end_offset:
                     continue  # truncated inside a batch: the reader's end is where the data ends
                 assert list(log.read(offset)) == model.records(offset)
+                if offset < log.log_end_offset:
+                    found = log.get(offset)
+                    assert found == next(
+                        (record for record in model.records(offset)[:1] if record.offset == offset), None
+                    )
                 fetched = log.fetch(offset, 1)
                 expected = next((b for b in model.batches if b.last_offset >= offset), None)
                 if expected is None:
@@ -382,6 +387,8 @@ class LogMachine(RuleBasedStateMachine):
                     assert fetched.offset == expected.base_offset
         with pytest.raises(kstore.OffsetOutOfRangeError):
             self.log.read(model.end + 1)
+        with pytest.raises(kstore.OffsetOutOfRangeError):
+            self.log.get(model.end)
         if model.start:
             with pytest.raises(kstore.OffsetOutOfRangeError):
                 self.log.read(model.start - 1)

@@ -5,6 +5,7 @@ The reader finds open and aborted transactions from snapshots, indexes and batch
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -54,9 +55,17 @@ def answers(log: kstore.Log, stamps: list[int]) -> dict[str, Any]:
             said[f"columns {offset} {isolation}"] = [
                 each for chunk in log.iter_columns(offset, isolation=isolation) for each in chunk.offsets.tolist()
             ]
+            said[f"gets {isolation}"] = by_gets(log, range(start, end, (end - start) // 12 + 1), isolation)
             fetched = log.fetch(offset, 1 << 20, isolation=isolation)
             said[f"fetch {offset} {isolation}"] = (fetched.offset, bytes(fetched.records))
+        by_offset = {each[0]: each for each in said[f"read {start} {isolation}"]}
+        assert said[f"gets {isolation}"] == {at: by_offset.get(at) for at in said[f"gets {isolation}"]}
     return said
+
+
+def by_gets(log: kstore.Log, offsets: range, isolation: Any) -> dict[int, tuple[Any, ...] | None]:
+    found = {offset: log.get(offset, isolation=isolation) for offset in offsets}
+    return {at: None if r is None else (r.offset, r.timestamp, r.key, r.value) for at, r in found.items()}
 
 
 class Life:
@@ -69,6 +78,7 @@ class Life:
         self.epochs: dict[int, int] = {}
         self.sequences: dict[int, int] = {}
         self.stamps = [0, self.clock.now]
+        self.ages = 0
 
     def opened(self) -> kstore.Log:
         return kstore.Log.open(self.path, clock=self.clock, **SETTINGS)
@@ -81,6 +91,14 @@ class Life:
         [act] = self.rng.choices(list(acts), list(acts.values()))
         act()
         self.clock.advance(self.rng.choice((0, 1, 300)))
+        if self.rng.random() < 0.5:
+            self.age()
+
+    def age(self) -> None:
+        """The directories changed long ago: a reader that has listed them trusts their times of modification."""
+        self.ages += 1
+        for directory in (self.path, self.path.parent):
+            os.utime(directory, ns=(self.ages, self.ages))
 
     def stamp(self) -> int:
         stamp = self.clock.now + self.rng.randint(-50, 50)

@@ -99,6 +99,16 @@ def rows(records: Iterable[kstore.Record]) -> Found:
     return [(record.offset, record.value) for record in records]
 
 
+def by_gets(log: kstore.Log, isolation: Any = "read_uncommitted") -> Found:
+    found = [log.get(offset, isolation=isolation) for offset in range(log.log_start_offset, log.log_end_offset)]
+    return rows(record for record in found if record is not None)
+
+
+def by_reads_from_each(log: kstore.Log) -> Found:
+    offsets = range(log.log_start_offset, log.log_end_offset)
+    return rows(next(iter(records)) for offset in offsets if (records := list(log.read(offset, end_offset=offset + 1))))
+
+
 READS: dict[str, Callable[[kstore.Log], Found]] = {
     "records": lambda log: rows(log.read()),
     "committed records": lambda log: rows(log.read(isolation="read_committed")),
@@ -109,6 +119,9 @@ READS: dict[str, Callable[[kstore.Log], Found]] = {
     "columns by calls": lambda log: in_columns(by_calls(log)),
     "fetches": fetched,
     "committed fetches": lambda log: fetched(log, "read_committed"),
+    "gets": by_gets,
+    "committed gets": lambda log: by_gets(log, "read_committed"),
+    "reads of one": by_reads_from_each,
     "newest": lambda log: rows(log.latest()),
 }
 LOOKS: dict[str, Callable[[kstore.Log], object]] = {

@@ -136,7 +136,7 @@ def state_of(store: kstore.Store) -> State:
             for topic in topics
             for number in store.partitions(topic)
         },
-        {group: positions for group in store.groups() if (positions := dict(store.committed_offsets(group)))},
+        {group: positions for group in store.groups if (positions := dict(store.committed_offsets(group)))},
     )
 
 

@@ -6,13 +6,13 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 import kstore
 from kstore.disk import fs
-from kstore.errors import LogClosedError, UnexpectedOffsetError, UnknownTopicOrPartitionError
+from kstore.errors import LogClosedError, OffsetOutOfRangeError, UnexpectedOffsetError, UnknownTopicOrPartitionError
 from tests.support.cancelling import at_every_await, outcome
 
 T = TypeVar("T")
@@ -106,6 +106,38 @@ def test_several_topics_are_read_one_after_the_other(store: kstore.Store) -> Non
     store.append("b", b"0")
     store.append("a", b"1")
     assert [record.value for record in asyncio.run(listed(store.aread(["a", "b"])))] == [b"1", b"0"]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_each_of_several_topics_starts_at_its_offsets(store: kstore.Store, follow: bool) -> None:
+    for number in range(3):
+        store.append("a", b"a%d" % number, partition=1)
+        store.append("b", b"b%d" % number)
+
+    def values(topics: str | list[str], offsets: dict[Any, int]) -> list[bytes | None]:
+        stream = store.aread(topics, offsets=offsets, follow=follow, timeout=0)
+        return [record.value for record in asyncio.run(listed(stream))]
+
+    assert values(["a", "b"], {("a", 1): 2, ("b", 0): 1}) == [b"a2", b"b1", b"b2"]
+    assert values(["a", "b"], {("b", 0): 3}) == [b"a0", b"a1", b"a2"]
+    assert values("a", {("a", 1): 2}) == values(["a"], {1: 2}) == [b"a2"]
+    store.commit_offsets("grp", {("a", 1): 1, ("b", 0): 2})
+    assert values(["a", "b"], dict(store.committed_offsets("grp"))) == [b"a1", b"a2", b"b2"]
+
+
+def test_offsets_of_several_topics_are_checked(store: kstore.Store) -> None:
+    for offsets, message in [
+        ({0: 1}, "has the key 0; with several topics"),
+        ({("c", 0): 1}, "has topic 'c', which topics has not"),
+        ({("a", 0, 0): 1}, "which is no"),
+        ({("a", 7): 0}, "no partition 7"),
+    ]:
+        with pytest.raises((ValueError, UnknownTopicOrPartitionError), match=message):
+            store.aread(["a", "b"], offsets=offsets)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="offsets must be a mapping"):
+        store.aread(["a", "b"], offsets=[1])  # type: ignore[arg-type]
+    with pytest.raises(OffsetOutOfRangeError):
+        store.aread(["a", "b"], offsets={("a", 0): 1})
 
 
 def test_arguments_are_refused_at_once(store: kstore.Store) -> None:

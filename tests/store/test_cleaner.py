@@ -15,6 +15,7 @@ import pytest
 
 from kstore import BrokerConfig, CompactionStats, StorageError, Store
 from kstore.files import checkpoint
+from kstore.files.broker_directory import BROKER_FILE
 from kstore.log.compaction import passes
 from kstore.log.compaction.passes import DEFAULT_LIMITS, CleanerLimits
 from kstore.log.hosted_log import HostedLog
@@ -894,3 +895,35 @@ def test_the_throttle_is_told_of_the_bytes_of_both_passes_and_of_what_is_written
         total += sum(told)
     assert slept
     assert total / (time[0] / 1e9) <= 1000.0 * 1.05
+
+
+# After a restart.
+
+
+def test_retention_by_the_stores_policy_goes_on_after_a_restart(opened: Callable[..., Store], root: Path) -> None:
+    """The store's own cleaner writes the line of a topic without settings; it is no sign of a broker's policy."""
+    how: dict[str, Any] = {"cleanup_policy": "compact,delete", "retention_bytes": 1, "min_cleanable_dirty_ratio": 0}
+    with opened(**how) as store:
+        store.create_topic("a")
+        fill(store, "a", 5, 5)
+        store.compact()
+        assert ("a", 0) in lines(root)
+        fill(store, "a", 5)
+    store = opened(**how)
+    assert store.topic_config("a").cleanup_policy == ("compact", "delete")
+    assert store.log("a", 0).apply_retention() != []
+    assert store.log("a", 0).delete_records(15) == 15
+
+
+def test_a_brokers_compacted_topic_is_kept_whatever_the_stores_policy(opened: Callable[..., Store], root: Path) -> None:
+    how: dict[str, Any] = {"cleanup_policy": "compact,delete", "retention_bytes": 1}
+    with opened(**how) as store:
+        store.create_topic("a")
+        fill(store, "a", 5, 5)
+    checkpoint.update_offsets(root, checkpoint.CLEANER_OFFSETS, {("a", 0): 2})
+    (root / BROKER_FILE).write_text("version=1\n")
+    store = opened(**how)
+    assert store.topic_config("a").cleanup_policy == ("compact",)
+    assert store.log("a", 0).apply_retention() == []
+    store.update_topic_config("a", {"cleanup.policy": "compact,delete"})
+    assert store.log("a", 0).apply_retention() != []

@@ -112,7 +112,7 @@ def test_reads_and_housekeeping_go_on_in_a_follower(tmp_path: Path) -> None:
     with kstore.Store.open(tmp_path, clock=clock, background=False) as store:
         assert [r.value for r in store.read("orders", isolation="read_committed")] == [b"one", b"three", b"two"]
         assert store.committed_offsets("group") == {("orders", 0): 1}
-        assert store.groups() == ("group",)
+        assert store.groups == ("group",)
         assert [r.value for r in store.consumer("group", "orders")] == [b"three", b"two"]
         store.flush()
         store.update_config(segment_bytes=1 << 20)

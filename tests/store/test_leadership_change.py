@@ -362,7 +362,7 @@ def test_positions_above_the_log_end_are_set_to_it(tmp_path: Path) -> None:
         log.append(b"a")
     write_role(tmp_path, ROLE)
     with kstore.Store.open(tmp_path) as store:
-        before = {group: store.committed_offsets(group) for group in store.groups()}
+        before = {group: store.committed_offsets(group) for group in store.groups}
         assert before["group"] == places
         store.become_leader()
         assert store.committed_offsets("group") == {**places, ("t", 0): 1}

@@ -89,7 +89,7 @@ def picture(store: kstore.Store) -> Picture:
             batches = tuple(bytes(batch) for batch in log.read_batches())
             start, end = log.log_start_offset, log.log_end_offset
             partitions[name, number] = Partition(start, end, batches, epochs_between(Path(log.path), start, end))
-    positions = {group: dict(store.committed_offsets(group)) for group in store.groups()}
+    positions = {group: dict(store.committed_offsets(group)) for group in store.groups}
     return Picture(topics, settings, partitions, positions)
 
 

@@ -14,7 +14,7 @@ def seen_by_readers(store: kstore.Store) -> dict[str, Any]:
     seen: dict[str, Any] = {
         "topics": {name: (store.topic_id(name), store.partitions(name)) for name in store.topics},
         "settings": {name: store.topic_config(name).to_kafka() for name in store.topics},
-        "groups": {group: dict(store.committed_offsets(group)) for group in store.groups()},
+        "groups": {group: dict(store.committed_offsets(group)) for group in store.groups},
     }
     for topic in store.topics:
         for number in store.partitions(topic):

@@ -45,6 +45,18 @@ def test_a_row_has_offsets_size_rate_newest_time_and_lag(
     assert row[7] == "8 billing (and 1 more)"
 
 
+def test_a_partition_that_a_group_has_not_read_counts_from_its_log_start(
+    root: Path, pages: Callable[..., Pages]
+) -> None:
+    with kstore.Store.open(root, background=False) as store:
+        store.create_topic("orders", partitions=2)
+        store.append_many("orders", [b"an apple"] * 9, partition=1)
+        store.log("orders", 1).delete_records(2)
+        store.commit_offsets("billing", {("orders", 0): 0})
+    found = {row[0]: row[7] for row in cells(pages(root).read("/?topic=orders")) if row[0].startswith("orders-")}
+    assert found == {"orders-0": "0 billing", "orders-1": "7 billing"}
+
+
 def test_a_directory_without_partitions_says_so(root: Path, pages: Callable[..., Pages]) -> None:
     assert "There is no partition in this directory yet" in pages(root).read("/")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -34,7 +36,10 @@ _EXAMPLES = """examples:
   kstore cat data/accounts --latest --key-separator =
   kstore cat data/accounts --latest --as-of 2013-06-01T12:00 --json
   kstore cat data/orders --decode avro:data --json
-"""
+  kstore cat data/orders --key customer-7 --grep '"tea": *"assam"' --max 10
+
+--key and --grep choose among the records that the other options select: --last counts before them, --max after
+them."""
 
 
 def run(arguments: list[str]) -> int:
@@ -71,6 +76,10 @@ def parser(command: str, about: str, examples: str, last: int | None = None) -> 
         help="the last N of each partition" + (f" (default: {last})" if last is not None else ""),
     )  # fmt: skip
     command_options.add_isolation(made)
+    made.add_argument("--key", metavar="KEY", help="only records with exactly this key")
+    made.add_argument(
+        "--grep", metavar="REGEX", help="only records whose value has a match of this regular expression, on bytes"
+    )
     made.add_argument(
         "--max", "--max-messages", type=command_options.whole(0), metavar="N", help="print at most N records"
     )
@@ -100,6 +109,7 @@ def _show(place: command_paths.Place, asked: argparse.Namespace, *, follow: bool
         wanted = _follow(place, asked, timeout)
     else:
         wanted = _latest(place, asked) if getattr(asked, "latest", False) else _read(place, asked)
+    wanted = _matching(wanted, asked)
     if asked.max is not None:
         wanted = itertools.islice(wanted, asked.max)
     with Progress("tail" if follow else "cat", unit="records", aside=True) as bar:
@@ -115,6 +125,22 @@ def _show(place: command_paths.Place, asked: argparse.Namespace, *, follow: bool
                 raise
             return 130  # Ctrl-C is the usual way to end `tail -f`
     return 0
+
+
+def _matching(
+    records: Iterator[tuple[str, int, Record]], asked: argparse.Namespace
+) -> Iterator[tuple[str, int, Record]]:
+    """Return the records that `--key` and `--grep` select; raises `UsageError` for a bad regular expression."""
+    if asked.key is not None:
+        key = os.fsencode(asked.key)
+        records = (found for found in records if found[2].key == key)
+    if asked.grep is not None:
+        try:
+            search = re.compile(os.fsencode(asked.grep)).search
+        except (re.error, OverflowError, RecursionError) as error:
+            raise command_options.UsageError(f"--grep {asked.grep[:60]!r} is no regular expression: {error}") from None
+        records = (found for found in records if found[2].value is not None and search(found[2].value))
+    return records
 
 
 def _printer(asked: argparse.Namespace) -> record_formats.Printer:

@@ -29,6 +29,7 @@ from kstore.log.compaction.dirtiness import survey
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
 from kstore.store.catalog import Entry
+from kstore.store.coordinator.group_lag import offsets_behind
 from kstore.store.disk_usage import Meter, Usage
 from kstore.tools.check import recheck
 from kstore.types import SegmentInfo
@@ -231,7 +232,7 @@ def _add_lags(streams: list[dict[str, Any]], partitions: list[dict[str, Any]], *
         kept = [each for each in stream["partitions"] if is_whole or (each["topic"], each["partition"]) in ends]
         for each in kept:
             end = each["log_end_offset"] = ends.get((each["topic"], each["partition"]))
-            each["lag"] = None if end is None else end - each["position"]
+            each["lag"] = None if end is None else offsets_behind(end, each["position"], 0)
         stream["partitions"] = kept
 
 

@@ -30,6 +30,7 @@ from kstore.objects.backup_contents import BackupState, Dropped, PartitionKey, T
 from kstore.objects.backup_manifest import BackupManifest, CatalogPlace, Span, numbers_in
 from kstore.objects.backup_rounds import Change, Round
 from kstore.objects.object_store import ObjectChangedError, Objects, Tag
+from kstore.store.coordinator.group_lag import offsets_behind
 
 WINDOW_SECONDS = 7 * 86_400.0
 ROUND_BYTES = 32 << 20
@@ -420,12 +421,14 @@ class BackupWriter:
 
     def _note_lag(self, look: PartitionLook, planned: Planned) -> None:
         known = self.state.partitions.get(look.key)
-        end = planned.change.end_offset if planned.change else known.end_offset if known else 0
+        # Without anything in the backup, the records from the log start on are missing.
+        end = planned.change.end_offset if planned.change else known.end_offset if known else look.log_start_offset
+        behind = max(offsets_behind(look.log_end_offset, end, look.log_start_offset), 0)
         self.lag[f"{look.topic}-{look.partition}"] = {
             "end_offset": end,
             "log_end_offset": look.log_end_offset,
-            "lag_records": max(look.log_end_offset - end, 0),
-            "unflushed_records": look.log_end_offset - look.end_offset,
+            "lag_records": behind,
+            "unflushed_records": min(look.log_end_offset - look.end_offset, behind),
         }
 
     def _now(self) -> int:

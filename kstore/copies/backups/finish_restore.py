@@ -151,7 +151,7 @@ def open_once(root: str, plan: Plan) -> dict[PartitionKey, tuple[int, int]]:
             for partition in plan.partitions:
                 log = store.log(*partition.key)
                 spans[partition.key] = log.log_start_offset, log.log_end_offset
-            for group in store.groups() if cut else ():
+            for group in store.groups if cut else ():
                 for place, position in store.committed_offsets(group).items():
                     if place in cut and position > spans[place][1]:
                         store.commit_offsets(group, {place: spans[place][1]}, position.metadata)

@@ -19,6 +19,7 @@ from kstore.errors import CorruptRecordError, OffsetOutOfRangeError, RecordBatch
 from kstore.files.epochs import LeaderEpochCache
 from kstore.log.hosted_log import HostedLog
 from kstore.log.log import Log
+from kstore.store.coordinator.group_lag import offsets_behind
 from kstore.types import AppendInfo
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class PartitionFollower:
     def stats(self) -> FollowerStats:
         """Return the follower's offsets, and how far it is behind the leader's log at the last `look`."""
         end, leader_end = self.log_end_offset, self.leader.log_end_offset
-        behind = 0 if self.is_caught_up else max(leader_end - end, 0)
+        behind = 0 if self.is_caught_up else max(offsets_behind(leader_end, end, self.leader.log_start_offset), 0)
         return {
             "log_start_offset": self._view.log_start_offset,
             "log_end_offset": end,

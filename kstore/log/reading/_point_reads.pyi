@@ -17,10 +17,10 @@ def kept_bytes() -> int:
 class PointReads:
     """The reads at one offset of a log, with the batches that they keep. Thread-safe."""
     def __init__(self, directory: str, root: str, is_own: bool) -> None: ...
-    def find(self, view: View, offset: object, waits: bool = True) -> Any:
+    def find(self, view: View, offset: object, committed: bool = False, waits: bool = True) -> Any:
         """Return the record at an offset, None if no record has it, or `UNKNOWN` if the iterators must read it.
 
-        Without `waits` the answer is also `UNKNOWN` if the file's bytes are not in the page cache.
+        With `committed` the answer is also `UNKNOWN` unless the record is certainly committed. Without `waits` the answer is also `UNKNOWN` if the file's bytes are not in the page cache.
         """
     def first_batch(self, view: View, offset: int) -> tuple[bytes, Segment, int, int, int] | None:
         """Return the batch that holds an offset, or the next one, or None if the iterators must find it.

@@ -27,7 +27,6 @@ from kstore.files._framing cimport (
 )
 from kstore.files._index_search cimport Around, OffsetEntries, look_around
 from kstore.files._window cimport Window, window_at, window_free, window_on
-from kstore.log.reading._timestamp_lookup cimport ActiveEnd
 
 import os
 from bisect import bisect_right
@@ -216,6 +215,9 @@ cdef Stop _find(_Kept kept, const Around *around, int64_t base_offset, int64_t o
             if h.last_offset >= offset:
                 sole[0] = batches == 1 and around.has_after and h.position == around.after_position
                 return _check_whole(w, h) if whole else GOES_ON
+            stop = check_crc_at(w, h)      # a damaged header may say that its batch ends below the offset
+            if stop != GOES_ON:
+                return stop
         least = h.last_offset + 1
         position += h.size
         batches += 1
@@ -261,19 +263,28 @@ cdef class PointReads:
         self._is_mounted = mounts.is_mounted(directory)
         self._root, self._directory = os.fsencode(root), os.fsencode(directory)
 
-    def find(self, view: View, offset: object, bint waits=True) -> Any:
+    def find(self, view: View, offset: object, bint committed=False, bint waits=True) -> Any:
         """Return the record at an offset, None if no record has it, or `UNKNOWN` if the iterators must read it.
 
-        Without `waits` the answer is also `UNKNOWN` if the file's bytes are not in the page cache.
+        With `committed` the answer is also `UNKNOWN` unless the record is certainly committed. Without `waits` the answer is also `UNKNOWN` if the file's bytes are not in the page cache.
         """
         cdef _Kept kept
         cdef int64_t wanted
+        cdef int64_t seen = 0
         cdef int overflow = 0
-        if type(offset) is not int or self._is_mounted:
+        if type(offset) is not int or self._is_mounted or committed and not self._is_own:
             return UNKNOWN
         wanted = PyLong_AsLongLongAndOverflow(offset, &overflow)
-        kept = None if overflow else self._kept(view, wanted, waits)
-        return UNKNOWN if kept is None else _answer(kept, wanted)
+        if overflow:
+            return UNKNOWN
+        if committed:
+            seen = (<Guard?> view.guard).version
+            if wanted >= view.stable_end_offset:
+                return UNKNOWN
+        kept = self._kept(view, wanted, waits)
+        if kept is None or committed and not (kept.decided and kept.version == seen):
+            return UNKNOWN
+        return _answer(kept, wanted)
 
     def first_batch(self, view: View, int64_t offset) -> tuple[bytes, Segment, int, int, int] | None:
         """Return the batch that holds an offset, or the next one, or None if the iterators must find it.
@@ -448,7 +459,7 @@ cdef class PointReads:
         if self._is_own:
             if view.is_unsettled:
                 return None
-            place.end = (<ActiveEnd?> view.appender).published_bytes(place.segment_base)
+            place.end = view.appender.published_bytes(place.segment_base)
             if place.end < 0:
                 place.end = segment.size_bytes
         else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from kstore._core import BatchIterator, ReaderPosition, Record, RecordIterator
 from kstore.codec._aborted import AbortedFilter
@@ -33,13 +32,7 @@ from kstore.log.segments.segment import Segment
 FIRST_BYTES = 32 << 10  # the size of the first piece: more than a batch of 16 KiB, which is what most producers make
 
 
-class FirstBatch(NamedTuple):
-    """The batch with which a reader starts: its bytes, and where it is."""
-
-    data: bytes
-    piece: ReadPiece
-    base_offset: int
-    last_offset: int
+FirstBatch = tuple[bytes, Segment, int, int, int]  # what `PointReads.first_batch` returns
 
 
 class LogReader:
@@ -63,7 +56,7 @@ class LogReader:
         try:
             first = self._first_batch()
             if first is not None:
-                yield first.data, first.piece.segment.path, first.piece.position, first.base_offset
+                yield first[0], first[1].path, first[2], first[3]
             yield from self._pieces(first)
         except fs.MissingFileError as error:
             # The file was renamed; the iterator calls `recheck`, which finds out why.
@@ -74,20 +67,16 @@ class LogReader:
         options = self.options
         if options.committed or options.durable or self._continues is not None or self.offset >= self.end_offset:
             return None
-        found = self.view.points.first_batch(self.view, self.offset)
-        if found is None:
-            return None
-        data, segment, position, base_offset, last_offset = found
-        piece = ReadPiece(segment, position, data[:HEADER_BYTES], position + len(data), segment.file)
-        return FirstBatch(data, piece, base_offset, last_offset)
+        return self.view.points.first_batch(self.view, self.offset)
 
     def _pieces(self, first: FirstBatch | None) -> Iterator[tuple[memoryview, str, int, int]]:
         view = self.view
         promised = 0 if self.options.follow else min(view.data_end_offset, self.end_offset)
-        previous: ReadPiece | None = None
+        previous = early = None
         if first is not None:
-            previous = piece = first.piece
-            segment, position, least = piece.segment, piece.end, first.last_offset + 1
+            batch, segment, start, _, last_offset = first
+            position, least = start + len(batch), last_offset + 1
+            previous = early = ReadPiece(segment, start, batch[:HEADER_BYTES], position, segment.file)
         else:
             # A new directory, or a log that is being truncated fully, has no segment.
             while not (segments := view.segments).items:
@@ -113,8 +102,7 @@ class LogReader:
             end = self._end_in(segment, limit, sealed=following is not None)
             if position < end:
                 aborted = self.aborted_in(segment, self.offset, limit)
-                is_early = previous is None or (first is not None and previous is first.piece)
-                pieces = self._pieces_of(segment, position, end, previous, least, is_early=is_early)
+                pieces = self._pieces_of(segment, position, end, previous, least, is_early=previous is early)
                 for piece, data, at, sound, after in pieces:
                     if self.options.durable:
                         view.check_durable(limit)

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kstore.disk import fs
-from kstore.errors import CorruptRecordError, StorageError
+from kstore.errors import CorruptRecordError, InvalidTopicError, PolicyViolationError, StorageError
+from kstore.files import names
 from kstore.log.reading.view import SegmentList, View, describe, steadily
 from kstore.log.segments.segment import Segment
 from kstore.log.writing import truncation
@@ -154,6 +155,17 @@ def _make_room(writer: Writer) -> None:
     writer.housekeeping.write_later()
     with suppress(fs.FullDiskError):  # the next checkpoint tries again
         writer.housekeeping.write_checkpoints()
+
+
+def check_deletable(topic: str, config: LogConfig) -> None:
+    """Raise if a client may not delete records of a topic, as in Kafka (SEMANTICS 11.9)."""
+    policy = config.cleanup_policy
+    if topic in names.INTERNAL_TOPICS:
+        raise InvalidTopicError(f"records of the internal topic {topic} are deleted by its coordinator alone")
+    if policy and "delete" not in policy:
+        raise PolicyViolationError(
+            f"cleanup.policy is {','.join(policy)}; records are deleted only where it has 'delete' or is empty"
+        )
 
 
 def raise_start(writer: Writer, before_offset: int) -> None:

@@ -7,10 +7,12 @@ record is returned, never before, and is valid only for the log that the record 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 from kstore.base import arguments
@@ -18,12 +20,14 @@ from kstore.base.closing import Closing
 from kstore.config.settings import shortened
 from kstore.errors import KStoreError, LogClosedError, OffsetOutOfRangeError
 from kstore.log.log_watch import wait_for_news
-from kstore.store.topics._consume import ConsumerRecord
+from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
 from kstore.store.topics.topic_follow import FollowOptions, TopicFollower
 
 if TYPE_CHECKING:
     from kstore.log.log import Log
     from kstore.log.reading.read_options import Isolation, OnLag
+    from kstore.log.reading.view import View
+    from kstore.store.coordinator.awaited_records import AwaitedRecords
     from kstore.store.topics.topic_reader import TopicReader
 
 logger = logging.getLogger("kstore")
@@ -53,9 +57,11 @@ class GroupPositions(Protocol):
     """The part of a group's coordinator that a consumer uses."""
 
     def commit(self, positions: Positions, *, sync: bool = False) -> None: ...
+    async def flushed(self, group: str) -> None: ...
     def committed_offsets(
         self, group: str, topic_id: Callable[[str], uuid.UUID | None] | None = None
     ) -> Mapping[Place, int]: ...
+    def leave(self, consumer: Consumer) -> None: ...
 
 
 class ConsumerOptions(NamedTuple):
@@ -76,7 +82,7 @@ class Consumer(Closing):
     The iterator ends at the end of the topics or, if it follows, after its timeout without a new record. Iterating
     again continues with the records that have arrived since. `poll` returns the available records as a list. `commit`
     stores how far the records were read; the group's next consumer starts there. Consumers of one group do not share
-    its partitions: each reads all of them.
+    its partitions: each reads all of them. Tasks use `async for`, `apoll` and `acommit`.
 
     Example:
         >>> store = kstore.Store.open("data")
@@ -87,7 +93,7 @@ class Consumer(Closing):
         [b'3 apples', b'1 pear']
         >>> consumer.commit()
 
-    Belongs to one thread at a time.
+    Belongs to one thread or task at a time.
     """
 
     group: str
@@ -112,6 +118,9 @@ class Consumer(Closing):
         self._options = options
         self._timeout = arguments.seconds("timeout", options.timeout)
         self._closed = False
+        self._is_polling = False
+        self._awaited: AwaitedRecords | None = None  # what tasks have read, in place of `_records`
+        self._reading = threading.Lock()  # held while a record is read for a task, perhaps in a thread
         self._positions: dict[Place, int] = {}  # the offset of the next record to return, for every known partition
         # The positions to commit: of partitions from which a record was returned or which were started at their end. If
         # the latter were not committed, a second start at the end would skip the records between.
@@ -141,8 +150,8 @@ class Consumer(Closing):
         May be called repeatedly and mixed with iterating, whether the consumer follows or not. All returned records
         count as read. If an error is found after some records, the records are returned first.
 
-        In a thread (`asyncio.to_thread`), use this `timeout` instead of `asyncio.wait_for`: after a cancellation the
-        thread would continue, and its records would count as read although nobody gets them (docs/asyncio.md).
+        Tasks call `apoll`. In a thread (`asyncio.to_thread`), use this `timeout` instead of `asyncio.wait_for`: after a
+        cancellation the thread would continue, and its records would count as read although nobody gets them.
 
         Args:
             timeout: How many seconds to wait for the first record; 0 does not wait, None waits forever.
@@ -161,9 +170,12 @@ class Consumer(Closing):
         """
         timeout = arguments.seconds("timeout", timeout)
         max_records = arguments.integer("max_records", max_records, low=1)
+        self._refuse_if_awaited()
+        self._refuse_if_polled()
         before = (self._positions.copy(), self._read.copy())
         records: list[ConsumerRecord] = []
         try:
+            self._is_polling = True
             record = self._next(again=True) or self._wait(timeout)
             while record is not None:
                 records.append(record)
@@ -175,12 +187,16 @@ class Consumer(Closing):
             self._positions, self._read = before
             self._begin_anew()
             raise
+        finally:
+            self._is_polling = False
         return records
 
     def _next(self, *, again: bool = False) -> ConsumerRecord | None:
         """Return the next record of the round (one pass over the topics), None at its end; `again` starts another."""
-        if self._closed:
-            raise LogClosedError(f"the consumer of group {self.group} is closed")
+        self._refuse_if_closed()
+        if self._awaited is not None:
+            self._refuse_if_awaited()
+            self._begin_anew()
         try:
             record = None if self._records is None else next(self._records, None)
             if record is None:
@@ -189,7 +205,7 @@ class Consumer(Closing):
                     return None
                 if not self._begun:
                     self._go_on()
-                self._records = chain.from_iterable(map(self._look, self.topics))
+                self._records = chain.from_iterable(self._look(topic) or () for topic in self.topics)
                 record = next(self._records, None)
                 if record is None:
                     self._records = None
@@ -208,12 +224,14 @@ class Consumer(Closing):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            views = [view for follower in self._followers.values() for view in follower.views]
-            if not wait_for_news(views, self._has_news, left, longest_wait=_NEWS_SECONDS):
+            if not wait_for_news(self._views(), self._has_news, left, longest_wait=_NEWS_SECONDS):
                 return None
             record = self._next()
             if record is not None:
                 return record
+
+    def _views(self) -> list[View]:
+        return [view for follower in self._followers.values() for view in follower.views]
 
     def _has_news(self) -> bool:
         """Return whether a new round may find records, partitions or an error."""
@@ -221,7 +239,110 @@ class Consumer(Closing):
 
     def _begin_anew(self) -> None:
         """Make the next call restart reading at the positions."""
-        self._records, self._begun = None, False
+        self._records, self._begun, self._awaited = None, False, None
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise LogClosedError(f"the consumer of group {self.group} is closed")
+
+    def _refuse_if_awaited(self) -> None:
+        if self._awaited is not None and self._awaited.is_busy:
+            raise RuntimeError(f"another task reads with the consumer of group {self.group}; await its call first")
+
+    def _refuse_if_polled(self) -> None:
+        if self._is_polling:
+            raise RuntimeError(f"a thread still polls with the consumer of group {self.group}; wait for its end first")
+
+    # Reading in tasks.
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        follow = self._options.follow
+        awaited = self._awaiting()
+        await awaited.fill(1, self._timeout if follow else 0, again=follow)
+        records = self._delivered(awaited.ahead, 1)
+        if not records:
+            raise StopAsyncIteration
+        return records[0]
+
+    async def apoll(self, timeout: float | None = 0, *, max_records: int = 500) -> list[ConsumerRecord]:
+        """Return the available records like `poll`, without blocking the event loop.
+
+        A thread of the loop's executor reads the files. A cancelled call, for example by `asyncio.wait_for`, has read
+        nothing: the next call returns its records. May be mixed with `async for` and with the plain calls.
+
+        Args:
+            timeout: How many seconds to wait for the first record; 0 does not wait, None waits forever.
+            max_records: The most records to return.
+
+        Returns:
+            The records; empty if none has arrived in time.
+
+        Raises:
+            RuntimeError: If another call reads with this consumer.
+            KStoreError: The errors of `poll`, in the same way.
+
+        Example:
+            >>> import asyncio
+            >>> async def main():
+            ...     place = await store.aappend("orders", b"2 plums")
+            ...     print([record.value for record in await consumer.apoll(timeout=1.0)])
+            ...     await consumer.acommit(sync=True)
+            >>> asyncio.run(main())
+            [b'2 plums']
+        """
+        timeout = arguments.seconds("timeout", timeout)
+        max_records = arguments.integer("max_records", max_records, low=1)
+        awaited = self._awaiting()
+        try:
+            await awaited.fill(max_records, timeout, again=True)
+        except KStoreError:
+            if not awaited.ahead:
+                raise
+        return self._delivered(awaited.ahead, max_records)
+
+    def _awaiting(self) -> AwaitedRecords:
+        """Return what tasks have read; begin at the positions after a plain call, an error or in a new event loop."""
+        self._refuse_if_closed()
+        self._refuse_if_awaited()
+        self._refuse_if_polled()
+        awaited = self._awaited
+        if awaited is None or not awaited.is_usable:
+            from kstore.store.coordinator.awaited_records import AwaitedRecords, Topics
+
+            self._begin_anew()
+            topics = Topics(self.topics, self._begin, self._look, self._views, self._has_news, self._reading)
+            awaited = self._awaited = AwaitedRecords(topics)
+        return awaited
+
+    def _delivered(self, ahead: deque[ConsumerRecord], most: int) -> list[ConsumerRecord]:
+        """Take records that were read and move the positions past them."""
+        records = list(islice(ahead, most))
+        moved = {(record.topic, record.partition): record.offset + 1 for record in records}
+        before = [(place, self._positions[place], self._read.get(place)) for place in moved]
+        try:
+            self._positions.update(moved)
+            self._read.update(moved)
+            for _ in records:
+                ahead.popleft()
+        except BaseException:  # an interrupt: the records are returned again later
+            for place, position, read in before:
+                self._positions[place] = position
+                if read is None:
+                    self._read.pop(place, None)
+                else:
+                    self._read[place] = read
+            self._begin_anew()
+            raise
+        return records
+
+    def _begin(self) -> None:
+        """Prepare a round of a task."""
+        self._refuse_if_closed()
+        if not self._begun:
+            self._go_on()
 
     # Positions.
 
@@ -250,8 +371,8 @@ class Consumer(Closing):
         If `auto_offset_reset="latest"` has started a partition at its end, that position is committed even if no record
         was read: the group then gets all later records, even those that arrive while no consumer runs.
 
-        Records that `poll` returned count as read, even if its caller was cancelled before it got them, for example by
-        `asyncio.wait_for`.
+        Records that `poll` returned count as read, even if it ran in a thread and the task that waited for the thread
+        was cancelled before it got them. `apoll` has no such gap.
 
         If a position is no longer valid, nothing is committed.
 
@@ -272,12 +393,48 @@ class Consumer(Closing):
             >>> store.committed_offsets("billing")
             {('orders', 0): 3}
         """
-        if self._closed:
-            raise LogClosedError(f"the consumer of group {self.group} is closed")
+        positions = self._moved(metadata)
+        self._coordinator.commit(positions, sync=sync)
+        self._committed |= positions.offsets
+
+    async def acommit(self, metadata: str = "", *, sync: bool = False) -> None:
+        """Commit like `commit`, without blocking the event loop.
+
+        The append is made in the loop's thread. With `sync` the task then waits for the disk; all tasks that wait at
+        the same time share one sync. If the call is cancelled while it waits, the positions are committed, and are on
+        the disk after the next sync.
+
+        Args:
+            metadata: A text that is stored with each position.
+            sync: Whether the positions are on the disk when this returns.
+
+        Raises:
+            KStoreError: The errors of `commit`.
+
+        Example:
+            >>> async def main():
+            ...     async for record in consumer:
+            ...         print(record.value)
+            ...     await consumer.acommit("evening", sync=True)
+            >>> asyncio.run(main())
+            >>> store.committed_offsets("billing")["orders", 0].metadata
+            'evening'
+        """
+        from kstore.store.coordinator.awaited_records import unlocked
+
+        await unlocked(self._reading)
+        positions = self._moved(metadata)
+        self._coordinator.commit(positions)
+        self._committed |= positions.offsets
+        if sync:
+            await self._coordinator.flushed(self.group)
+
+    def _moved(self, metadata: str) -> Positions:
+        """Return the positions that have moved since the last commit; raise if one of them is no longer valid."""
+        self._refuse_if_closed()
         moved = {place: offset for place, offset in self._read.items() if self._committed.get(place) != offset}
         self._check(moved)
-        self._coordinator.commit(Positions(self.group, moved, metadata, self._topic_ids), sync=sync)
-        self._committed |= moved
+        return Positions(self.group, moved, metadata, self._topic_ids)
 
     def seek_to_committed(self) -> None:
         """Go back to the group's committed positions, for example after a transaction was aborted.
@@ -291,6 +448,7 @@ class Consumer(Closing):
             >>> [record.value for record in consumer.poll()]
             [b'2 plums']
         """
+        self._refuse_if_awaited()
         on_lag: OnLag = "start" if self._options.auto_offset_reset == "earliest" else "raise"
         options = FollowOptions(self._options.merge == "timestamp", self._options.isolation, on_lag)
         followers = {topic: self._reader.follow(topic, options) for topic in self.topics}
@@ -322,6 +480,7 @@ class Consumer(Closing):
             >>> [record.value for record in consumer]
             [b'1 pear']
         """
+        self._refuse_if_awaited()
         log = self._reader.log(topic, partition)
         if (topic, partition) not in self._positions:
             raise ValueError(f"the consumer does not read {topic}-{partition}")
@@ -340,7 +499,8 @@ class Consumer(Closing):
             follower = self._followers[topic]
             follower.check()
             place = (topic, number)
-            lost = self._lost.get(place) or follower.lost(number, self._positions[place])
+            with self._reading:
+                lost = self._lost.get(place) or follower.lost(number, self._positions[place])
             if lost is not None:
                 self._lost[place] = lost
                 raise lost
@@ -391,8 +551,8 @@ class Consumer(Closing):
 
     # Reading.
 
-    def _look(self, topic: str) -> Iterator[ConsumerRecord]:
-        """Return the records of a topic that have arrived since the last round."""
+    def _look(self, topic: str) -> ConsumerIterator | None:
+        """Return the records of a topic that have arrived since the last round, None if there are none."""
         self._followers[topic].check()
         self._meet(topic)
         return self._followers[topic].coming()
@@ -413,7 +573,8 @@ class Consumer(Closing):
             True
         """
         self._closed = True
-        self._records = None
+        self._records = self._awaited = None
+        self._coordinator.leave(self)
 
     def __repr__(self) -> str:
         state = "closed " if self._closed else ""

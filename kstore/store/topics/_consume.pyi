@@ -82,3 +82,6 @@ class ConsumerIterator:
     @property
     def needs_bytes(self) -> bool:
         """Whether the next record is not in memory, so that `next` reads from a file."""
+    @property
+    def in_memory(self) -> int:
+        """How many of the next records are in memory, as far as is known without looking at the next batch."""

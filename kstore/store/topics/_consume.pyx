@@ -12,6 +12,8 @@ from libc.stdint cimport int32_t, int64_t
 
 from kstore._core cimport Record, shown, shown_headers
 
+from kstore._core import RecordIterator
+
 cdef extern from "Python.h":
     PyObject *PyIter_Next(object iterator) except? NULL
 
@@ -215,6 +217,13 @@ cdef class ConsumerIterator:
         if self._count == 0:
             return True
         return self._given and getattr(self._sources[self._heap[0].source][1], "needs_bytes", True)
+
+    @property
+    def in_memory(self) -> int:
+        """How many of the next records are in memory, as far as is known without looking at the next batch."""
+        if not self._by_timestamp and type(self._reading) is RecordIterator:
+            return self._reading.in_memory
+        return not self.needs_bytes
 
     cdef object _next_by_timestamp(self):
         cdef Head *first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TypeVar
 
@@ -15,6 +15,8 @@ from kstore.store.topics.topic_follow import FollowedRead, TopicPass
 from kstore.store.topics.topic_reader import TopicRead, TopicReader
 
 T = TypeVar("T")
+
+Place = tuple[str, int]
 
 NEWS_SECONDS = 0.25  # how soon a follower notices new partitions and deleted topics
 
@@ -51,15 +53,43 @@ def _explained(each: TopicPass, look: Callable[[], T]) -> T:
         raise each.explain(error) from None
 
 
-def stream_of(reader: TopicReader, topics: str | Iterable[str], wanted: TopicRead) -> Stream[ConsumerRecord]:
+def stream_of(
+    reader: TopicReader,
+    topics: str | Iterable[str],
+    wanted: TopicRead,
+    offsets: Mapping[int, int] | Mapping[Place, int] | None,
+) -> Stream[ConsumerRecord]:
     """Read topics; see `Store.aread`."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("topics is empty; one topic at least is needed")
-    if len(names) > 1 and (wanted.partitions is not None or wanted.offsets is not None):
-        raise ValueError(f"partitions and offsets are for a single topic, not for {len(names)}")
+    if len(names) > 1 and wanted.partitions is not None:
+        raise ValueError(f"partitions is for a single topic, not for {len(names)}")
     timeout = arguments.seconds("timeout", wanted.timeout)
-    passes = [reader.begin(topic, wanted) for topic in names]
+    starts = _by_topic(names, offsets)
+    passes = [reader.begin(topic, wanted._replace(offsets=starts.get(topic))) for topic in names]
     if wanted.follow:
         return Stream([], TopicSource(passes), timeout)
     return Stream([each.records(each.rounds()) for each in passes])
+
+
+def _by_topic(names: tuple[str, ...], offsets: object) -> dict[str, dict[int, int]]:
+    """Return the offsets by topic; their keys are `(topic, partition)`, or partitions of the only topic."""
+    if offsets is None:
+        return {}
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets must be a mapping of partitions to offsets, not {type(offsets).__name__}")
+    starts: dict[str, dict[int, int]] = {}
+    for place, offset in offsets.items():
+        if not isinstance(place, tuple):
+            if len(names) > 1:
+                raise ValueError(f"offsets has the key {place!r:.60}; with several topics it has (topic, partition)")
+            topic, number = names[0], place
+        elif len(place) != 2:
+            raise ValueError(f"offsets has the key {place!r:.60}, which is no (topic, partition)")
+        else:
+            topic, number = place
+            if topic not in names:
+                raise ValueError(f"offsets has topic {topic!r:.60}, which topics has not")
+        starts.setdefault(topic, {})[number] = offset
+    return starts

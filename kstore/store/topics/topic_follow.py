@@ -23,7 +23,7 @@ from kstore.log.reading.view import View
 from kstore.store.catalog import Entry, is_deleted
 from kstore.store.metadata import Metadata, id_on_disk
 from kstore.store.read_only_logs import Logs
-from kstore.store.topics._consume import ConsumerIterator, ConsumerRecord
+from kstore.store.topics._consume import ConsumerIterator
 
 Round = list[tuple[int, Iterator[Record]]]
 
@@ -169,8 +169,11 @@ class TopicFollower:
         """Return an error if records below `offset`, which the consumer has read, were truncated since; else None."""
         return self._followed[number].lost(offset)
 
-    def coming(self) -> Iterator[ConsumerRecord]:
-        """Return the records that were appended since the last call; raise the errors of a following `Store.read`."""
+    def coming(self) -> ConsumerIterator | None:
+        """Return the records that were appended since the last call, None if there are none.
+
+        Raises the errors of a following `Store.read`.
+        """
         entries = {number: followed.entry for number, followed in self._followed.items()}
         try:
             self.check()
@@ -178,9 +181,10 @@ class TopicFollower:
         except KStoreError as error:
             raise self._view.explained(entries, error) from None
         news: Round = [(number, records) for number, records in looks if records is not None]
+        if not news:
+            return None
         explain = partial(self._view.explained, entries)
-        rounds = iter([news] if news else [])
-        return ConsumerIterator(self._view.topic, rounds, by_timestamp=self._options.by_timestamp, explain=explain)
+        return ConsumerIterator(self._view.topic, [news], by_timestamp=self._options.by_timestamp, explain=explain)
 
 
 class FollowedRead:
