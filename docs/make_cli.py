@@ -28,6 +28,7 @@ SHOWN_AT = "/srv"
 SHOWN_AS = {
     r"backup [0-9a-f]{32}": "backup 1f7c0a1b5d3e4c2f9a8b7c6d5e4f3a2b",
     r"as of 2[-0-9T:.]+Z": "as of 2026-11-22T12:00:00.000Z",
+    r"\b20(2[6-9]|[3-9][0-9])-[-0-9T:.]+Z": "2026-11-22T12:00:00.000Z",
     r"round [0-9]+, as of": "round 2, as of",
     r"[0-9]+ rounds?, [0-9]+ requests?, [0-9.]+ (B|KiB) sent": "2 rounds, 15 requests, 2.4 KiB sent",
     r"fetched in [0-9.]+ s": "fetched in 0.1 s",
@@ -47,10 +48,10 @@ directories. A command that only reads takes no lock and changes nothing, so a b
 directory at the same time.
 
 `cat`, `describe`, `dump`, `explain`, `export`, `groups`, `offsets`, `plan --like`, `tail`, `topics`, `ui` and `verify`
-also read a prefix of an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They take its URL
-(`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a partition and a
-file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of the start. A
-command that would change logs refuses such a URL. The options are the same in all of them:
+also read a prefix of an object store where it lies: a backup, a plain copy of a log directory, or a broker's tier. They
+take its URL (`s3://bucket/prefix`, `gs://`, `az://`, `file:///path`), or the directory that has a backup; a topic, a
+partition and a file are named as in a directory: `s3://bucket/prefix/orders-0`. What they read is one state, that of
+the start. A command that would change logs refuses such a URL. The options are the same in all of them:
 
 - `--option NAME=VALUE`: a setting of the object store, as in `backup` and `restore`. Credentials are taken from where
   the provider's own tools find them.
@@ -170,26 +171,27 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "groups": (
         "Shows consumer groups: their positions, and their lag, which is the log end offset minus the position as "
-        "`kafka-consumer-groups` prints it ([lag](metrics.md#lag)). A store may be writing. `--reset-to` sets positions "
-        "to `earliest`, `latest`, an offset or a time, `--shift-by` moves them, `--delete` deletes them; with "
-        "`--dry-run` nothing changes. A position outside of the log is moved into it. `--topic` and `--partition` "
+        "`kafka-consumer-groups` prints it ([lag](metrics.md#lag)). A store may be writing. `--reset-to` sets "
+        "positions to `earliest`, `latest`, an offset or a time, `--shift-by` moves them, `--delete` deletes them; "
+        "with `--dry-run` nothing changes. A position outside of the log is moved into it. `--topic` and `--partition` "
         "choose partitions, and `--topic` also adds a topic that the group has not read. A store in use is refused "
         "then. Positions of streaming queries and exports are shown by `kstore describe`.",
-        "$ kstore groups data billing --topic orders --reset-to 2013-06-01T08:30",
-        "$ kstore groups data",
-        "$ kstore groups data billing",
-        "$ kstore groups data billing --shift-by -5 --partition 0 --dry-run",
-        "$ kstore groups data billing --delete",
+        "$ printf 'assam\\nsencha\\noolong\\n' | kstore append shop/teas-0",
+        "$ kstore groups shop billing --reset-to 1 --topic teas",
+        "$ kstore groups shop",
+        "$ kstore groups shop billing",
+        "$ kstore groups shop billing --shift-by -5 --dry-run",
+        "$ kstore groups shop billing --delete",
     ),
     "topics": (
         "Lists topics with their sizes and the settings that the store keeps for them. `records` counts offsets from "
         "the log start to the log end. `--create`, `--alter` and `--delete` change a topic; without `--yes` a deletion "
         "only says what would be lost. A store in use is refused then.",
         "$ kstore topics data orders",
-        "$ kstore topics elsewhere teas-2013 --create --partitions 4 -c retention.ms=86400000",
-        "$ kstore topics elsewhere teas-2013 --alter --partitions 6 --unset retention.ms",
-        "$ kstore topics elsewhere teas-2013 --delete",
-        "$ kstore topics elsewhere teas-2013 --delete --yes",
+        "$ kstore topics shop clicks --create --partitions 4 -c segment.bytes=1048576",
+        "$ kstore topics shop clicks --alter --partitions 6 --unset segment.bytes",
+        "$ kstore topics shop teas --delete",
+        "$ kstore topics shop teas --delete --yes",
     ),
     "append": (
         "Appends a record for each line of standard input, to a partition (created if it is missing) or to a topic. "

@@ -20,38 +20,10 @@ from types import TracebackType
 
 from kstore.base.terminal import escaped
 from kstore.cli import output
+from kstore.cli.command_names import COMMANDS, module_of
 from kstore.errors import KStoreError
 
 __all__ = ["COMMANDS", "main"]
-
-COMMANDS: dict[str, str] = {
-    "adopt": "append what Spark has staged in an object store",
-    "append": "append lines or JSON lines from standard input",
-    "backup": "back up a directory of logs to an object store, once or continuously",
-    "become-leader": "let a follower take over, with a new leader epoch",
-    "cat": "print the records of a partition or a topic",
-    "compact": "clean logs by key now, or say what that would do, and why nothing is cleaned",
-    "completion": "print a script that completes commands and options in bash, zsh or fish",
-    "config": "list settings, or print the values in force, with warnings",
-    "delete-records": "delete the records of a partition or a topic below an offset or a time",
-    "describe": "show the contents of a directory of logs, a topic or a partition",
-    "dump": "print log, index and snapshot files as Kafka's dump tool does",
-    "explain": "say why segments and records are still there, when they go, and why a disk is full",
-    "export": "write records to Parquet, Arrow, CSV or JSON lines files",
-    "groups": "show consumer groups with positions and lag; set or delete positions",
-    "ingest": "append the rows of CSV, JSON lines, Parquet or Arrow files",
-    "offsets": "print where partitions start, end, or reach a time",
-    "plan": "say what settings do under a load: disk, lifetimes, segments, and what to change",
-    "repair": "repair damaged logs, after saying what would be lost",
-    "replicate": "copy a directory of logs, once or continuously",
-    "restore": "restore a directory of logs from a backup, as of any time it covers",
-    "retain": "delete old segments now, or say which would be deleted and why",
-    "tail": "print the last records, and new ones as they are appended",
-    "topics": "list topics with sizes and settings; create, change or delete one",
-    "truncate": "cut a partition at an offset",
-    "ui": "show a directory of logs in a browser",
-    "verify": "check logs and their files for errors",
-}
 
 _READING = ("cat", "completion", "config", "describe", "dump", "explain", "offsets", "plan", "tail")
 """Commands that only print. If the reader of their output closes it, they end with success. All others continue,
@@ -125,7 +97,7 @@ def _buffered() -> Iterator[None]:
 def _run(name: str, arguments: list[str], debug: bool) -> int:
     try:
         with _warnings_in_one_line(name):
-            code = _print_own(name) if name in _OWN else importlib.import_module(_module(name)).run(arguments)
+            code = _print_own(name) if name in _OWN else importlib.import_module(module_of(name)).run(arguments)
         sys.stdout.flush()
         return int(code)
     except SystemExit:
@@ -147,10 +119,6 @@ def _run(name: str, arguments: list[str], debug: bool) -> int:
         _flush()
         _complain(f"kstore {name}: interrupted")
         return 130
-
-
-def _module(name: str) -> str:
-    return f"kstore.cli.commands.{name.replace('-', '_')}_command"
 
 
 def _print_own(name: str) -> int:

@@ -21,7 +21,7 @@ from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer, watching
 
 if TYPE_CHECKING:
-    from kstore.base.loops import Bell
+    from kstore.base import loops
 
 # Seconds between two polls in an event loop. Without news the pauses grow until a waiting task costs about a thousandth
 # of a core: waking the event loop takes up to 0.2 ms.
@@ -58,7 +58,7 @@ async def await_news(
     views: Sequence[View], has_news: Callable[[], bool], timeout: float | None, *, longest_wait: float | None = None
 ) -> bool:
     """Do what `wait_for_news` does, without blocking the event loop."""
-    from kstore.base import loops
+    from kstore.base import loops  # imports asyncio
 
     deadline = math.inf if timeout is None else monotonic() + timeout
     bell = loops.Bell(loops.running())
@@ -99,7 +99,7 @@ def _until_next(began: float, deadline: float, longest_wait: float | None) -> fl
 
 
 async def _watched(
-    bell: Bell,
+    bell: loops.Bell,
     directories: Sequence[str],
     has_news: Callable[[], bool],
     deadline: float,

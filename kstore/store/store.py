@@ -82,8 +82,9 @@ class Store(Closing):
     """Topics and their partitions in one or more log directories, opened with `Store.open`.
 
     A store that only reads (mode "r") can be pickled; unpickling opens it again. In a forked child the store is closed.
-    Calls that change the store raise `ReadOnlyError` in mode "r". Appends and changes of topics and groups raise
-    `NotLeaderError` in a follower. Calls that read or write raise `LogClosedError` after `close`.
+    Calls that change the store raise `ReadOnlyError` in mode "r", except commits of groups. Appends and changes of
+    topics and groups raise `NotLeaderError` in a follower. Calls that read or write raise `LogClosedError` after
+    `close`.
 
     Example:
         >>> store = kstore.Store.open("data")
@@ -140,8 +141,9 @@ class Store(Closing):
         """Open the log directories at `paths`.
 
         Mode "a" creates missing directories, locks the directories, and recovers the logs that were not closed cleanly,
-        several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and never
-        changes a byte; any number of processes may open the store in mode "r", even while another process writes it.
+        several at a time. All other logs are opened when they are first needed. Mode "r" takes no lock and changes no
+        byte, except that commits of groups write their own file (docs/transactions.md). Any number of processes may
+        open the store in mode "r", even while another process writes it.
 
         Args:
             paths: One log directory, or several as in a broker's `log.dirs`. In mode "r" also the URL of a prefix of
@@ -1133,6 +1135,10 @@ class Store(Closing):
         All positions of a call are one batch of `__consumer_offsets`, as a broker writes it, or several batches if they
         take more than half of `max.message.bytes`. The topics need not be in this store.
 
+        In mode "r" the positions are written into a file that the store's process takes in. Every process sees them at
+        once. They survive the death of this process, and with `sync` a power failure. Of several commits of a position
+        the one with the latest timestamp counts.
+
         Args:
             group: The group's name.
             offsets: The offsets by `(topic, partition)`.
@@ -1142,7 +1148,9 @@ class Store(Closing):
         Raises:
             ValueError: If the group's name is empty, an offset is negative, or `metadata` is longer than
                 `offset.metadata.max.bytes`.
-            KStoreError: The errors of `Log.append_batch`.
+            ReadOnlyError: In mode "r", if the process may not create a file in the first log directory, or if the store
+                is in an object store, of a broker, or a follower.
+            KStoreError: The errors of `Log.append_batch`. In mode "r" those of writing the file.
 
         Example:
             >>> store.commit_offsets("billing", {("orders", 0): 1, ("orders", 1): 2}, sync=True)
@@ -1178,11 +1186,15 @@ class Store(Closing):
     def delete_offsets(self, group: str, partitions: Iterable[Place] | None = None) -> None:
         """Delete some or all of a group's positions; deleting the last position deletes the group.
 
-        Positions that open transactions have written so far are deleted, too (Kafka's OffsetMetadataManager).
+        Positions that open transactions have written so far are deleted, too (Kafka's OffsetMetadataManager), and those
+        that stores in mode "r" have committed so far.
 
         Args:
             group: The group's name.
             partitions: The `(topic, partition)` pairs whose positions are deleted; all by default.
+
+        Raises:
+            StorageError: If the commits of a store in mode "r" cannot be taken in first; nothing is deleted then.
 
         Example:
             >>> store.commit_offsets("billing", {("orders", 0): 1, ("orders", 1): 2})
@@ -1215,9 +1227,8 @@ class Store(Closing):
     ) -> Consumer:
         """Create a consumer that reads all partitions of topics for a group, from the group's committed positions.
 
-        A store in mode "r" cannot store positions. With `positions` the consumer reads this store, and reads and
-        commits the group's positions in another store. So a process may read a store that another process writes (mode
-        "r"), and commit to its own store (mode "a").
+        In mode "r" the consumer's commits are sent to the process that writes the store; see `commit_offsets`. With
+        `positions` the consumer reads this store, and reads and commits the group's positions in another store.
 
         Args:
             group: The group's name.
@@ -1234,7 +1245,8 @@ class Store(Closing):
             The consumer.
 
         Raises:
-            ReadOnlyError: If the store for the positions is open with mode "r".
+            ReadOnlyError: If the store for the positions is open with mode "r" and is in an object store, of a broker,
+                or a follower.
             UnknownTopicOrPartitionError: If there is no such topic. The iterator raises it if the topic is deleted.
             OffsetOutOfRangeError: If `auto_offset_reset` is "none" and a partition has no valid position. The iterator
                 raises it if records that were read have been truncated; to continue, call `seek` or

@@ -81,6 +81,18 @@ def test_the_lag_is_that_of_the_statistics_while_a_store_writes(data: Path, caps
         assert told == store.stats()["group_lag"]["billing"] == {"orders-0": 6, "orders-1": 8}
 
 
+def test_what_a_reading_process_has_committed_counts(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with kstore.Store.open(data, "r") as reader, reader.consumer("audit", ["orders"]) as consumer:
+        consumer.poll(max_records=500)
+        consumer.commit()
+        found = Printed(capsys, "groups", data, "audit", "--json")
+        assert (found.code, found.json["lag"]) == (0, 0)
+    assert Printed(capsys, "groups", data, "audit", "--reset-to", "earliest").code == 0
+    assert positions(data, "audit") == {("orders", 0): 0, ("orders", 1): 3}
+    assert Printed(capsys, "groups", data, "audit", "--delete").code == 0
+    assert positions(data, "audit") == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -48,11 +48,14 @@ def test_the_list_has_sizes_records_and_settings(data: Path, capsys: pytest.Capt
 def test_a_topic_is_created_changed_and_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "new"
     made = Printed(capsys, "topics", root, "orders", "--create", "--partitions", 3, "-c", "segment.bytes=5000")
-    assert (made.code, made.out.splitlines()[-1]) == (0, "topic orders: created")
+    assert (made.code, made.out.splitlines()[-1]) == (
+        0,
+        "topic orders: created; it has 3 partitions, segment.bytes=5000",
+    )
     again = Printed(capsys, "topics", root, "orders", "--create")
     assert (again.code, again.err) == (1, "kstore topics: topic orders exists\n")
     how = ["--partitions", 4, "-c", "retention.ms=7", "--unset", "segment.bytes", "--json"]
-    assert Printed(capsys, "topics", root, "orders", "--alter", *how).json["facts"]["partitions"] == 4
+    assert Printed(capsys, "topics", root, "orders", "--alter", *how).json["partitions"] == 4
     with kstore.Store.open(root, "r") as store:
         assert store.partitions("orders") == (0, 1, 2, 3)
         assert store.topic_config("orders").explicit == {"retention_ms"}

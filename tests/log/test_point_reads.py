@@ -131,6 +131,8 @@ def test_the_kept_batch_is_dropped_when_its_records_go(tmp_path: Path) -> None:
             with pytest.raises(kstore.OffsetOutOfRangeError):
                 each.get(50)
             assert each.get(51).value == b"new 51"  # type: ignore[union-attr]
+            with pytest.raises(kstore.OffsetOutOfRangeError):
+                each.get(50)  # of the same batch, which is kept now
 
 
 @pytest.mark.parametrize("change", ["truncate", "truncate and write", "roll", "delete", "compact"])
@@ -207,14 +209,15 @@ def test_each_damaged_byte_gives_the_record_or_the_error_that_a_read_gives(tmp_p
         file.write_bytes(sound)
 
 
-def test_a_record_that_does_not_fit_its_batch_gives_the_error_of_a_read(tmp_path: Path) -> None:
-    """The CRC is right, and the records are not: the header says more of them."""
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_header_with_another_count_gives_the_error_of_a_read(tmp_path: Path, count: int) -> None:
+    """The CRC is right, and the header says fewer or more records than there are."""
     path = tmp_path / "t-0"
     with kstore.Log.open(path) as log:
         log.append_many([b"1", b"2"], atomic=True)
         file = path / "00000000000000000000.log"
         data = bytearray(file.read_bytes())
-        data[60] = 3
+        data[60] = count
         data[17:21] = kstore._core.crc32c(data[21:]).to_bytes(4, "big")
         file.write_bytes(data)
         for offset in (0, 1):
@@ -225,6 +228,7 @@ def test_a_record_that_does_not_fit_its_batch_gives_the_error_of_a_read(tmp_path
                 except kstore.CorruptRecordError as error:
                     errors.append(error.reason)
             assert errors[0] == errors[1]
+            assert count == 3 or errors[0] == "bytes are left after the last record"
 
 
 def test_a_closed_log_and_a_child_answer_nothing(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ INSIDE = {
     "tools": ("check", "dump"),
     "copies": ("replication", "backups"),
     "cli": (
+        "command_names",
         "command_times",
         "command_options",
         "output",

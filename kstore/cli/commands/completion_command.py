@@ -7,8 +7,8 @@ import importlib
 import io
 import re
 
-from kstore import cli
 from kstore.cli import command_options
+from kstore.cli.command_names import COMMANDS, module_of
 
 __all__ = ["run"]
 
@@ -34,11 +34,11 @@ def run(arguments: list[str]) -> int:
 
 def _options() -> dict[str, list[str]]:
     """Return the long options of each command, from its help."""
-    return {name: _options_of(name) for name in cli.COMMANDS}
+    return {name: _options_of(name) for name in COMMANDS}
 
 
 def _options_of(name: str) -> list[str]:
-    module = importlib.import_module(f"kstore.cli.commands.{name.replace('-', '_')}_command")
+    module = importlib.import_module(module_of(name))
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         module.run(["-h"])
     usage = printed.getvalue().partition("\n\n")[0]  # other parts may speak of options of other commands
@@ -58,9 +58,9 @@ _kstore() {{
     local words="" current="${{COMP_WORDS[COMP_CWORD]}}"
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words="{" ".join(["help", *cli.COMMANDS])} --help --version --debug"
+        words="{" ".join(["help", *COMMANDS])} --help --version --debug"
     elif [ "${{COMP_WORDS[1]}}" = help ]; then
-        words="{" ".join(cli.COMMANDS)}"
+        words="{" ".join(COMMANDS)}"
     elif [ "${{current#-}}" != "$current" ]; then
         case "${{COMP_WORDS[1]}}" in
 {cases}
@@ -75,7 +75,7 @@ complete -o default -o bashdefault -F _kstore kstore
 
 
 def _zsh() -> str:
-    commands = "\n".join(f"        {_quoted(f'{name}:{what}')}" for name, what in cli.COMMANDS.items())
+    commands = "\n".join(f"        {_quoted(f'{name}:{what}')}" for name, what in COMMANDS.items())
     cases = "\n".join(f"        {name}) options=({' '.join(options)}) ;;" for name, options in _options().items())
     return f"""\
 #compdef kstore
@@ -107,7 +107,7 @@ fi
 
 def _fish() -> str:
     lines = ["complete -c kstore -n __fish_use_subcommand -l version -l help"]
-    for name, what in cli.COMMANDS.items():
+    for name, what in COMMANDS.items():
         lines.append(f"complete -c kstore -f -n __fish_use_subcommand -a {name} -d {_quoted(what)}")
     for name, options in _options().items():
         flags = " ".join(f"-l {option[2:]}" for option in options)

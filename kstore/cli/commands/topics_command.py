@@ -175,15 +175,19 @@ def _change(paths: list[str], asked: argparse.Namespace) -> int:
         else:
             store.delete_topic(topic)
             store.run_housekeeping()
-        facts = None if asked.delete else _facts(store, topic, Meter())
+        partitions, config = (0, {}) if asked.delete else _state(store, topic)
     verb = "created" if asked.create else "changed" if asked.alter else "deleted"
     if asked.json:
-        print(json.dumps({"topic": topic, "done": verb, "facts": facts}, indent=2))
+        print(json.dumps({"topic": topic, "done": verb, "partitions": partitions, "config": config}, indent=2))
         return 0
-    if facts is not None:
-        _table([facts])
-    print(f"topic {escaped(topic)}: {verb}")
+    settings = "".join(f", {name}={value}" for name, value in config.items())
+    now = "" if asked.delete else f"; it has {output.count(partitions, 'partition')}{settings}"
+    print(escaped(f"topic {topic}: {verb}{now}"))
     return 0
+
+
+def _state(store: Store, topic: str) -> tuple[int, dict[str, str]]:
+    return len(store.partitions(topic)), dict(metadata_of(store).overrides(topic))
 
 
 def _alter(store: Store, asked: argparse.Namespace) -> None:
@@ -203,7 +207,7 @@ def _tell_loss(paths: list[str], asked: argparse.Namespace) -> int:
     with open_to_show(paths) as store:
         facts = _facts(store, asked.topic, Meter())
     if asked.json:
-        print(json.dumps({"topic": asked.topic, "done": None, "facts": facts}, indent=2))
+        print(json.dumps({"topic": asked.topic, "done": None, "would_lose": facts}, indent=2))
     else:
         _table([facts])
         records = output.count(facts["records"], "record")

@@ -236,7 +236,6 @@ cdef inline Py_ssize_t _ahead(const Window *w, int64_t wanted) noexcept nogil:
 
 
 cdef struct Place:
-    Py_ssize_t number              # of the segment
     int64_t segment_base
     int64_t start                  # the log start
     int64_t end                    # of the batches in the segment's file
@@ -292,13 +291,19 @@ cdef class PointReads:
         Returns the bytes, the segment, the position in its file, and the first and last offset.
         """
         cdef _Kept kept = None if self._is_mounted else self._kept(view, offset, True)
+        cdef int64_t segment_base, position, base_offset, last
+        cdef Py_ssize_t number
+        cdef tuple items
         if kept is None or kept.size > MOST_PIECE:
             return None
-        segments = view.segments
-        segment = segments.items[bisect_right(segments.bases, kept.segment_base) - 1]
+        # Copied first: Python code, as that of `view.segments`, may let another call change the kept batch.
+        segment_base, position, base_offset, last = kept.segment_base, kept.position, kept.base_offset, kept.last
         data = PyBytes_FromStringAndSize(
             <const char *> window_at(&kept.window, kept.position, <Py_ssize_t> kept.size), <Py_ssize_t> kept.size)
-        return data, segment, kept.position, kept.base_offset, kept.last
+        segments = view.segments
+        items = segments.items
+        number = <Py_ssize_t> bisect_right(segments.bases, segment_base) - 1
+        return (data, items[number], position, base_offset, last) if 0 <= number < len(items) else None
 
     def fetch(self, view: View, int64_t offset, int64_t max_bytes, bint min_one_message
               ) -> tuple[bytes, Segment, LogFile, int, int, int, int] | None:
@@ -318,9 +323,10 @@ cdef class PointReads:
         kept.version = -1
         kept.busy = True
         try:
-            file = self._locate(view, kept, offset, False, True, &place, &h)
-            if file is None:
+            found = self._locate(view, kept, offset, False, True, &place, &h)
+            if found is None:
                 return None
+            segment, file = found
             n = min(place.end - h.position, max(max_bytes, h.size) if min_one_message else max_bytes)
             data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> n)
             hold(&kept.window.held)
@@ -332,7 +338,7 @@ cdef class PointReads:
             kept.busy = False
         if got != n or guard.version != seen:
             return None
-        return data, view.segments.items[place.number], file, h.position, h.base_offset, h.size, place.most
+        return data, segment, file, h.position, h.base_offset, h.size, place.most
 
     def stands(self, view: View, state: DirectoryState) -> bool:
         """Return whether the directories and the last segment of another process's log are as in `state`."""
@@ -340,11 +346,12 @@ cdef class PointReads:
         cdef uint8_t data[64]
         cdef bytes header
         cdef int64_t position
+        cdef tuple items = state.segments.items
         if self._is_mounted or not self._stands(view):
             return False
-        if not state.segments.items:
+        if not items:
             return True
-        segment = state.segments.items[len(state.segments.items) - 1]
+        segment = items[len(items) - 1]
         now = look_at(PyBytes_AS_STRING(self._path_of(segment.path)))
         device, inode = state.end_file
         if (now.changed_ns != state.end_ns or now.size != state.end_size or now.device != device or now.inode != inode):
@@ -411,11 +418,11 @@ cdef class PointReads:
         cdef Place place
         cdef Header h
         cdef Look now
-        file = self._locate(view, kept, offset, True, waits, &place, &h)
-        if file is None or not self._take(view, kept, &h):
+        found = self._locate(view, kept, offset, True, waits, &place, &h)
+        if found is None or not self._take(view, kept, &h):
             return False
         if not self._is_own:
-            kept.path = self._path_of(view.segments.items[place.number].path)
+            kept.path = self._path_of(found[0].path)
             now = look_at(PyBytes_AS_STRING(kept.path))
             if not same_file(&kept.look, &now):
                 return False
@@ -430,10 +437,10 @@ cdef class PointReads:
         kept.version = seen
         return True
 
-    cdef object _locate(self, view, _Kept kept, int64_t offset, bint whole, bint waits, Place *place, Header *h):
+    cdef tuple _locate(self, view, _Kept kept, int64_t offset, bint whole, bint waits, Place *place, Header *h):
         """Frame the batch as `_find` does, in the kept batch's window; return None if the iterators must find it.
 
-        Returns the open file: as long as a caller holds it, the window's descriptor is valid.
+        Returns the segment and its open file: as long as a caller holds it, the window's descriptor is valid.
         """
         cdef Py_ssize_t number = 0, count, room
         cdef Around around
@@ -454,7 +461,7 @@ cdef class PointReads:
             return None
         index = <OffsetEntries?> offset_index
         segment._used = True
-        place.number, place.segment_base = number, bases[number]
+        place.segment_base = bases[number]
         place.start = view.log_start_offset
         if self._is_own:
             if view.is_unsettled:
@@ -492,7 +499,7 @@ cdef class PointReads:
         stop = _find(kept, &around, place.segment_base, offset, place.most, &sole, whole, h)
         take_back(&kept.window.held)
         self._sole = sole
-        return file if stop == GOES_ON else None
+        return (segment, file) if stop == GOES_ON else None
 
     cdef bytes _path_of(self, path):
         if path != self._named:

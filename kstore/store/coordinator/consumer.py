@@ -262,10 +262,16 @@ class Consumer(Closing):
         follow = self._options.follow
         awaited = self._awaiting()
         await awaited.fill(1, self._timeout if follow else 0, again=follow)
-        records = self._delivered(awaited.ahead, 1)
-        if not records:
+        if not awaited.ahead:
             raise StopAsyncIteration
-        return records[0]
+        try:
+            record = awaited.ahead.popleft()
+            place = (record.topic, record.partition)
+            self._positions[place] = self._read[place] = record.offset + 1
+        except BaseException:
+            self._begin_anew()
+            raise
+        return record
 
     async def apoll(self, timeout: float | None = 0, *, max_records: int = 500) -> list[ConsumerRecord]:
         """Return the available records like `poll`, without blocking the event loop.
@@ -376,9 +382,11 @@ class Consumer(Closing):
 
         If a position is no longer valid, nothing is committed.
 
+        When this returns, the positions survive the death of the process; see `Store.commit_offsets` for mode "r".
+
         Args:
             metadata: A text that is stored with each position.
-            sync: Whether the positions are on the disk when this returns.
+            sync: Whether the positions are on the disk when this returns, so that a power failure does not lose them.
 
         Raises:
             UnknownTopicOrPartitionError: If the topic that was read has been deleted.

@@ -15,6 +15,7 @@ import kstore
 from kstore.files import commit_file
 from kstore.metrics.metric_families import GROUP_LAG
 from kstore.metrics.metric_samples import samples_of
+from kstore.tools.check.verify import verify
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
 from tests.support.puppet import Puppet
@@ -49,7 +50,7 @@ def raw_positions(root: Path) -> dict[str, dict[tuple[str, int], int]]:
     """What the log says, without the files."""
     shutil.copytree(root, root.parent / "copy", ignore=shutil.ignore_patterns("kstore-commits-*"))
     with kstore.Store.open(root.parent / "copy", "r") as copy:
-        return {group: dict(copy.committed_offsets(group)) for group in copy.groups()}
+        return {group: dict(copy.committed_offsets(group)) for group in copy.groups}
 
 
 # --- what is seen -----------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def test_the_writer_and_readers_see_a_commit_at_once(store: kstore.Store, reader
         consumer.commit("so far")
         assert len(files(root)) == 1
         for each in (store, reader):
-            assert each.groups() == ("grp",)
+            assert each.groups == ("grp",)
             assert each.committed_offsets("grp") == {ORDERS: 4}
             assert each.committed_offsets("grp")[ORDERS].metadata == "so far"
     with reader.consumer("grp", "orders") as consumer:
@@ -146,7 +147,7 @@ def test_no_file_undoes_a_deletion(store: kstore.Store, reader: kstore.Store, cl
         store.delete_offsets("grp")
         assert reader.committed_offsets("grp") == store.committed_offsets("grp") == {}
         take_in(store, clock)
-        assert store.groups() == reader.groups() == ()
+        assert store.groups == reader.groups == ()
         reader.commit_offsets("grp", {("orders", 1): 0})
         assert store.committed_offsets("grp") == {("orders", 1): 0}
         store.close()
@@ -277,7 +278,7 @@ def test_the_store_of_positions_may_itself_only_read(store: kstore.Store, reader
             next(consumer)
             consumer.commit()
         assert own.committed_offsets("grp") == {ORDERS: 1}
-    assert store.groups() == ()
+    assert store.groups == ()
 
 
 def test_a_forked_child_neither_commits_nor_unlocks(store: kstore.Store, reader: kstore.Store, root: Path) -> None:
@@ -300,6 +301,18 @@ def test_a_forked_child_neither_commits_nor_unlocks(store: kstore.Store, reader:
     next(consumer)
     consumer.commit()
     assert store.committed_offsets("grp") == {ORDERS: 2}
+
+
+def test_tools_and_copies_pass_the_file_over(store: kstore.Store, reader: kstore.Store, root: Path) -> None:
+    reader.commit_offsets("grp", {ORDERS: 1}, sync=True)
+    assert verify([root]).errors == 0
+    kstore.backup(store, str(root.parent / "bucket")).close()
+    kstore.restore(str(root.parent / "bucket"), root.parent / "restored")
+    kstore.replicate(root, root.parent / "follower")
+    for name in ("bucket", "restored", "follower"):
+        assert list((root.parent / name).rglob("kstore-commits-*")) == []
+    assert len(files(root)) == 1
+    assert store.explain().partitions
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
