@@ -197,7 +197,7 @@ site: $(VENV)/.docs-tools
 # bench/results: `make bench` takes less than 15 minutes on two quiet processors, make bench-all measures the other
 # questions. bench/tables.py writes the tables and those of docs/. With BENCH=... a part is measured and printed, and no file
 # changes. A question that fails does not keep the others out of the results.
-TABLES = kafka log points index recovery columns_in columns users verify crc32c store transactions
+TABLES = kafka log points index recovery columns_in columns users verify crc32c store follow transactions
 ALL    = $(filter-out $(TABLES),$(patsubst bench/bench_%.py,%,$(wildcard bench/bench_*.py)))
 SCALE ?= 0.25
 

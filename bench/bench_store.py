@@ -6,7 +6,6 @@ Workloads: values-100 of `common`. Where a question is about syncs, its text say
 from __future__ import annotations
 
 import functools
-import json
 import os
 import resource
 import shutil
@@ -289,51 +288,6 @@ def test_latency_beside_housekeeping_peers(opened: Callable[..., Any], peer: str
     finally:
         stop.set()
         beside.join()
-
-
-# --- readers in other processes ---------------------------------------------------------------------------------------
-
-RATES = {10: 3.0, 100: 3.0, 1_000: 2.0, 10_000: 2.0}
-FOLLOWERS = {"kstore": "kstore", "SQLite, NORMAL, polled": "sqlite", "LMDB, polled": "lmdb"}
-
-
-def lag(what: str, rate: int) -> Question:
-    text = f"{what} of a record's way to a follower in another process, {rate:,} records a second"
-    return Question(text, "time", 0.01 if what == "p50" else None)
-
-
-def follower_share(rate: int) -> Question:
-    return Question(f"a follower's share of a processor, {rate:,} records a second", "share")
-
-
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("contestant", FOLLOWERS)
-def test_lag_across_processes(opened: Callable[..., Any], place: Path, contestant: str, rate: int) -> None:
-    kind = FOLLOWERS[contestant]
-    store = opened(contestant.removesuffix(", polled"))
-    count = max(scaled(int(rate * RATES[rate])), 10)
-    follower = subprocess.Popen(
-        [sys.executable, str(HERE / "follower_append.py"), kind, str(place / kind), str(count)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(Path(kstore.__file__).parent.parent)])},
-    )
-    try:
-        assert follower.stdout is not None
-        assert follower.stdout.readline() == "ready\n"
-        begun = time.perf_counter()
-        for number in range(count):
-            wait = begun + number / rate - time.perf_counter()
-            if wait > 0:
-                time.sleep(wait)
-            store.put_one(b"%020d" % time.monotonic_ns() + VALUE[:80])
-        found = json.loads(follower.communicate(timeout=60)[0])
-    finally:
-        follower.kill()
-    lags = sorted(found["lags"])
-    report(lag("p50", rate), contestant, [statistics.median(lags)], operations=1)
-    report(lag("p99", rate), contestant, [lags[int(len(lags) * 0.99)]], operations=1)
-    report(follower_share(rate), contestant, [found["share"]], operations=1)
 
 
 # --- ten thousand partitions ------------------------------------------------------------------------------------------

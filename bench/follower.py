@@ -1,4 +1,4 @@
-"""A process that follows what another one writes: `python follower_append.py KIND PATH COUNT`.
+"""A process that follows what another one writes: `python follower.py KIND PATH COUNT`.
 
 Each value begins with the time at which it was appended, in nanoseconds of the clock that all processes share. Prints a
 line when it waits, then a line of JSON: the lag of each record in seconds, and the share of a processor that it took.
@@ -7,6 +7,7 @@ line when it waits, then a line of JSON: the lag of each record in seconds, and 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ def follow_kstore(path: str) -> Iterator[bytes]:
         yield record.value
 
 
+def follow_pipe(path: str) -> Iterator[bytes]:
+    fd = os.open(f"{path}/pipe", os.O_RDONLY)
+    print("ready", flush=True)
+    while True:
+        data = os.read(fd, 100 * 100)
+        yield from (data[at : at + 100] for at in range(0, len(data), 100))
+
+
 def follow_peer(kind: str, path: str) -> Iterator[bytes]:
     import peers
 
@@ -41,7 +50,10 @@ def follow_peer(kind: str, path: str) -> Iterator[bytes]:
 
 def main() -> None:
     kind, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    values = follow_kstore(path) if kind == "kstore" else follow_peer(kind, path)
+    if kind == "kstore":
+        values = follow_kstore(path)
+    else:
+        values = follow_pipe(path) if kind == "pipe" else follow_peer(kind, path)
     lags: list[float] = []
     begun, used = 0.0, 0.0
     for value in values:

@@ -20,7 +20,7 @@ FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.0002, 0.005, 1.5
 LOOK_SHARE = 9  # a pause is at least this many times as long as the look before it: at most a tenth of a core
 IDLE_SHARE = 1999  # the same factor for a wait in the kernel, which changes end
 
-LONGEST_WAIT = 1.0
+LONGEST_WAIT = 2.0
 """The most seconds between two looks while the kernel watches; no change is known that it does not report."""
 
 MOST_KEPT, KEPT_SECONDS = 64, 10.0
