@@ -930,8 +930,9 @@ class Log(Closing):
         512 records the loop's other tasks get their turn. Only one piece is read at a time, so a slow iterator uses
         little memory and delays no append.
 
-        With `follow` in mode "a" an append wakes the iterator. In mode "r" the iterator polls; its pauses grow to a
-        quarter of a second. If an `anext` is cancelled, no record is lost: the next `anext` returns it.
+        With `follow` an append wakes the iterator, also one of another process. Where the kernel does not report
+        changes of the files, the iterator polls; its pauses grow to a quarter of a second. If an `anext` is
+        cancelled, no record is lost: the next `anext` returns it.
 
         Returns:
             An asynchronous iterator, for one task at a time.

@@ -826,8 +826,8 @@ class Store(Closing):
         partition is, and keeps the order within each partition. One record of each partition is read ahead: a later
         deletion or truncation does not remove it from the result.
 
-        With `follow` the iterator polls for new records at the end. The records that one poll finds are returned in the
-        order above, before the records of the next poll, which may have lower timestamps. Unless `partitions` is given,
+        With `follow` the iterator waits for new records at the end. The records that it then finds are returned in the
+        order above, before those that arrive later, which may have lower timestamps. Unless `partitions` is given,
         new partitions are read from their start. New partitions and the deletion of the topic are noticed within a
         tenth of a second.
 
