@@ -1,5 +1,7 @@
 """`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged path.
 
+`states` and `is_at` look at a few files, for readers that do so for each new record.
+
 Compiled, since a follower checks thousands of partitions many times a second. Opens nothing. Invariant: a path that
 changed very recently is reported again, since another change may leave its modification time the same.
 """
@@ -8,10 +10,15 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
 
+from kstore.disk._look cimport Look, look_at, look_behind, same_file
+
 import os
 import time
 
 cdef int64_t UNSURE_NS = 50_000_000
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef extern from *:
     """
@@ -143,6 +150,42 @@ cdef class Stamps:  # type: Generic[_K]
         if self.looking:
             raise RuntimeError("another thread is looking at the files")
         return 0
+
+
+def states(str root, str directory, str path) -> tuple[int, int, int, int, int, int] | None:
+    """Return two directories' times of modification, and a file's device, inode, size and time of modification.
+
+    Returns None if one of the calls fails.
+    """
+    held_root, held_directory, held_path = _held(root), _held(directory), _held(path)
+    cdef Look of_root = look_at(_name(held_root))
+    cdef Look of_directory = look_at(_name(held_directory))
+    cdef Look found = look_at(_name(held_path))
+    if of_root.changed_ns < 0 or of_directory.changed_ns < 0 or found.changed_ns < 0:
+        return None
+    return of_root.changed_ns, of_directory.changed_ns, found.device, found.inode, found.size, found.changed_ns
+
+
+def is_at(int fd, str path) -> bool | None:
+    """Return whether the path names the file that the descriptor has open; None if one of the calls fails."""
+    held = _held(path)
+    cdef Look behind = look_behind(fd)
+    cdef Look found = look_at(_name(held))
+    if behind.changed_ns < 0 or found.changed_ns < 0:
+        return None
+    return same_file(&behind, &found)
+
+
+cdef const char *_name(object held) except NULL:
+    """Return the bytes of what `_held` returned, which the caller keeps."""
+    if type(held) is bytes:
+        return PyBytes_AS_STRING(held)
+    return PyUnicode_AsUTF8AndSize(held, NULL)
+
+
+cdef object _held(str path):
+    """Return the path itself if its bytes can be had from it, else its bytes."""
+    return path if path.isascii() and "\0" not in path else _encoded(path)
 
 
 cdef bytes _encoded(str path):

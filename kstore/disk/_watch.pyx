@@ -158,7 +158,7 @@ cdef class Watch:
                 if self.wds[i] < 0:
                     self.wds[i] = ks_watch_add(self.fd, PyBytes_AS_STRING(self.held[i]))
                     if self.wds[i] < 0:
-                        is_whole = False
+                        return False
         return is_whole
 
     def wait(self, double seconds) -> bool:

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kstore.disk import _cached, _copy_range, mounts
+from kstore.disk import _cached, _copy_range, _stamps, mounts
 from kstore.disk._lock import Lock as Lock
 from kstore.disk._map import Map as Map
 from kstore.disk.handles import LINK_REASON as LINK_REASON
@@ -321,6 +321,15 @@ def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
         raise storage_error(error, path) from error
 
 
+def states(root: str, directory: str, path: str) -> tuple[int, int, int, int, int, int]:
+    """Return two directories' times of modification, and a file's device, inode, size and time of modification."""
+    if mounts.find(path) is None and (found := _stamps.states(root, directory, path)) is not None:
+        return found
+    status = stat(path)
+    times = stat(root).st_mtime_ns, stat(directory).st_mtime_ns
+    return *times, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def free_bytes(path: StrPath) -> int:
     """Return how many bytes an unprivileged process can still write to the file system of a path."""
     try:
@@ -365,8 +374,10 @@ def is_omitted(path: StrPath) -> bool:
 
 def is_at(fd: int, path: StrPath) -> bool:
     """Return whether the path still names the file that the descriptor has open."""
+    found = mounts.find(path)
+    if found is None and (answer := _stamps.is_at(fd, os.fspath(path))) is not None:
+        return answer
     try:
-        found = mounts.find(path)
         return os.path.samestat(fstat(fd), os.stat(path) if found is None else _mounted_status(found, path))
     except (FileNotFoundError, NotADirectoryError):
         return False

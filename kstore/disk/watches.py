@@ -85,22 +85,27 @@ class taken:  # lower case, like `fs.closing`
 
 def _take(directories: Sequence[str]) -> Watch | None:
     wanted = tuple(directories)
-    watch = None
-    for entry in reversed(_kept):
-        if entry[1].directories == wanted:
-            with suppress(ValueError):  # another thread has taken it
-                _kept.remove(entry)
-                watch = entry[1]
-                break
+    if not wanted:
+        return None
+    watch = _take_kept(wanted)
     if watch is None:
-        if not wanted:
-            return None
         try:
             watch = Watch(wanted)
         except OSError:
             return None
     _waiting.append(watch)
     return watch
+
+
+def _take_kept(wanted: tuple[str, ...]) -> Watch | None:
+    for entry in reversed(_kept):
+        if entry[1].directories == wanted:
+            try:
+                _kept.remove(entry)
+            except ValueError:  # another thread has taken it
+                continue
+            return entry[1]
+    return None
 
 
 def _keep(watch: Watch) -> None:

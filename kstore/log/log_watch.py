@@ -12,13 +12,16 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from kstore.base import loops
 from kstore.base.weak import weak_method
 from kstore.disk import watches
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.view import View
 from kstore.log.writing.writer import Writer, watching
+
+if TYPE_CHECKING:
+    from kstore.base import loops
 
 # Seconds between two polls in an event loop. Without news the pauses grow until a waiting task costs about a thousandth
 # of a core: waking the event loop takes up to 0.2 ms.
@@ -55,6 +58,8 @@ async def await_news(
     views: Sequence[View], has_news: Callable[[], bool], timeout: float | None, *, longest_wait: float | None = None
 ) -> bool:
     """Do what `wait_for_news` does, without blocking the event loop."""
+    from kstore.base import loops  # imports asyncio
+
     deadline = math.inf if timeout is None else monotonic() + timeout
     bell = loops.Bell(loops.running())
     if not _are_own(views):

@@ -18,6 +18,7 @@ import pytest
 
 import kstore
 from kstore.base import loops
+from kstore.disk import watches
 from kstore.errors import CorruptRecordError, LogClosedError, OffsetOutOfRangeError
 from kstore.log import async_source, async_stream, log_watch
 from kstore.log.reading.followed_log import FollowedLog
@@ -367,6 +368,7 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
 
     monkeypatch.setattr(loops.Bell, "wait", wait)
     monkeypatch.setattr(FollowedLog, "has_news", costly)
+    monkeypatch.setattr(watches, "_take", lambda directories: None)
     monkeypatch.setattr(log_watch, "monotonic", lambda: now)
     monkeypatch.setattr(async_stream, "monotonic", lambda: now)
     monkeypatch.setattr(async_source, "monotonic", lambda: now)

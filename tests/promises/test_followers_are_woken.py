@@ -24,6 +24,7 @@ import pytest
 
 import kstore
 from kstore.base import loops
+from kstore.copies.replication import replicate as replicate_module
 from kstore.disk import watches
 from kstore.disk._watch import Watch
 from kstore.errors import KStoreError, LogClosedError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -283,10 +284,27 @@ def test_a_follower_outlives_a_writer_that_is_killed(partition: Path, monkeypatc
     reader.close()
 
 
+def test_an_append_and_a_new_topic_wake_a_replication(
+    store: kstore.Store, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicate_module, "WATCHED_PAUSE", math.inf)
+    with kstore.replicate(root, tmp_path / "copy", follow=True) as copy:
+        assert copy.wait_caught_up(SECONDS)
+        for topic in ("events", "others"):
+            if topic == "others":
+                store.create_topic(topic)
+            store.append(topic, b"a", partition=0)
+            deadline = time.monotonic() + SECONDS
+            while topic not in copy.store.topics or not copy.store.log(topic, 0).log_end_offset:
+                assert time.monotonic() < deadline, "the replication was not woken"
+                os.sched_yield()
+
+
 # --- another process --------------------------------------------------------------------------------------------------
 
 FOLLOWER = """
 import math, mmap, sys, kstore
+from kstore.copies.replication import replicate as replicate_module
 from kstore.disk import watches
 path, seen, count, way = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 watches.LONGEST_WAIT = math.inf

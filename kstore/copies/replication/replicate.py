@@ -18,6 +18,7 @@ from kstore.config.log_config import ConfigSource
 from kstore.copies.replication import target_checks
 from kstore.copies.replication.leader_directory import LeaderStore
 from kstore.copies.replication.replication_rounds import Rounds
+from kstore.disk import watches
 from kstore.errors import ReplicationError
 from kstore.files import follower_file, names
 from kstore.files.follower_file import FollowerRole
@@ -33,6 +34,7 @@ logger = logging.getLogger("kstore")
 FIRST_PAUSE, LONGEST_PAUSE, IDLE_PAUSE, LONGEST_IDLE_PAUSE = 0.0005, 0.005, 0.02, 0.1
 IDLE_SECONDS = 1.0  # after this time without a change the pauses grow beyond `LONGEST_PAUSE`
 GONE_PAUSE = 0.2
+WATCHED_PAUSE = 0.5  # the longest pause while the kernel watches the leader's directories: a change ends it
 LOOK_SHARE = 9  # a pause is at least this many times the processor time of a sweep that found nothing
 IDLE_SHARE = 399  # the same factor after `IDLE_SECONDS`; a pause is at most `LONGEST_IDLE_PAUSE`
 
@@ -161,9 +163,14 @@ class Replication(Closing):
         try:
             while not self._closing:
                 used = time.thread_time()
-                busy = self._rounds.sweep()
-                used, now = time.thread_time() - used, time.monotonic()
-                self._bell.ring()
+                with watches.taken(self._rounds.watched_directories) as watch:
+                    is_watched = watch is not None and watch.arm()
+                    busy = self._rounds.sweep()
+                    used, now = time.thread_time() - used, time.monotonic()
+                    self._bell.ring()
+                    if watch is not None and is_watched and not busy and not self._rounds.is_gone and not self._closing:
+                        self._rounds.has_changed |= watch.wait(self._rounds.seconds_to_next_look(WATCHED_PAUSE))
+                        continue
                 if self._rounds.is_gone:
                     pause = GONE_PAUSE
                 elif busy:
@@ -238,6 +245,7 @@ class Replication(Closing):
         if self._last is not None:
             return self._last[1]
         ticket = self._rounds.ask()
+        self._wake()
         if not self._bell.wait(lambda: self._closing or self._rounds.answered(ticket), seconds):
             return False
         return self._rounds.answered(ticket) and self._rounds.is_complete
@@ -252,6 +260,7 @@ class Replication(Closing):
         """
         self._closing = True
         self._bell.ring()
+        self._wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if self._last is None:
@@ -261,6 +270,10 @@ class Replication(Closing):
             self.store.close()
         finally:
             self._leader.close()
+
+    def _wake(self) -> None:
+        for path in self._leader.paths:
+            watches.wake(path)
 
     def __enter__(self) -> Self:
         return self

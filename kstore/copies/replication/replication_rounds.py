@@ -90,10 +90,12 @@ class Rounds:
         self._stamps_at = 0.0
         self._held: list[Copy] = []  # partitions of `__consumer_offsets` that wait until earlier data is copied
         self._topics_at = 0.0
+        self._directories: tuple[str, ...] | None = None
         self._workers = Workers(THREADS, "kstore-copies")
         self._buffers = threading.local()
         self._asked = self._taken = self._answered = 0
         self.is_gone = False
+        self.has_changed = False  # whether a directory has changed since the stamps were last checked
         self.has_backlog = False
 
     def close(self) -> None:
@@ -104,6 +106,20 @@ class Rounds:
         """Whether every partition is copied up to its last `look`, and nothing has failed."""
         copies = list(self._copies.values())
         return not self._topics.failures and not any(copy.failure or copy.is_behind for copy in copies)
+
+    @property
+    def watched_directories(self) -> tuple[str, ...]:
+        """The leader's directories: each of its changes changes one of them."""
+        if self._directories is None:
+            followers = [copy.follower for copy in self._copies.values() if copy.follower is not None]
+            self._directories = (*self._leader.paths, *(follower.leader.path for follower in followers))
+        return self._directories
+
+    def seconds_to_next_look(self, most: float) -> float:
+        """Return how long a sweep after this one would find nothing, if no directory changes."""
+        if self._asked > self._taken:
+            return 0.0
+        return min(most, max(self._stamps_at - time.monotonic(), 0.0)) if self.has_changed else most
 
     def ask(self) -> int:
         """Request that a sweep looks at all partitions; return a ticket for `answered`."""
@@ -200,6 +216,7 @@ class Rounds:
         used = time.thread_time()
         for copy in self._stamps.take_changed():
             self._schedule_of(copy).wake([copy])
+        self.has_changed = False
         self._stamps_at = now + STAMPS_SHARE * (time.thread_time() - used)
 
     def _saw(self, schedule: Schedule[Copy], now: float, news: Iterable[Copy]) -> None:
@@ -219,6 +236,7 @@ class Rounds:
         if not changed:
             return True
         here = set(self._topics.partitions())
+        self._directories = None
         for key in [key for key in self._copies if key not in here]:
             self._forget(self._copies.pop(key))
         for key in here - self._copies.keys():
@@ -244,6 +262,7 @@ class Rounds:
             try:
                 if copy.follower is None:
                     copy.follower = self._open(copy.key)
+                    self._directories = None
                 before = copy.bound
                 copy.bound = copy.follower.look()
                 if copy.failure is not None or copy.bound != before or not copy.follower.is_settled:

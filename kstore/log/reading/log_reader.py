@@ -166,7 +166,7 @@ class LogReader:
         for data, at in file.pieces(position, end, first_bytes=first_bytes):
             piece = ReadPiece(segment, at, b"", at + len(data), file)
             sound, last, least = chain(self.view, piece, data, least)
-            piece = piece._replace(position=at + last, header=bytes(data[last : last + HEADER_BYTES]))
+            piece = ReadPiece(segment, at + last, bytes(data[last : last + HEADER_BYTES]), piece.end, file)
             self.view.check_piece(previous, piece)
             if previous is None and self._continues is not None and self.view.has_overtaken(self._continues):
                 # Records were cut after `recheck` and before the piece was read: `recheck` must check again.

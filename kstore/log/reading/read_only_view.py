@@ -281,41 +281,33 @@ class ReadOnlyView:
     def catch_up(self) -> bool:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.
 
-        Costs three `stat` calls and a scan of the new bytes; the indexes are read later. Works only if the last file
+        Costs three system calls and a scan of the new bytes; the indexes are read later. Works only if the last file
         was sound to its last byte, because then every append makes the file longer.
         """
         with self._refreshing:
             state = self._state
             if self.closed or state.end_position <= 0 or state.end_position != state.end_size or state.fault:
                 return False
-            if self.points.stands(self, state):
-                return True
             segment = state.segments.items[-1]
             try:
-                if fs.stat(self.root).st_mtime_ns != self._marked_ns:
+                marked_ns, listed_ns, device, inode, size, end_ns = fs.states(self.root, self.directory, segment.path)
+                if marked_ns != self._marked_ns or listed_ns != self._listed_ns or (device, inode) != state.end_file:
                     return False
-                if fs.stat(self.directory).st_mtime_ns != self._listed_ns:
-                    return False
-                stat = fs.stat(segment.path)
-                if (stat.st_dev, stat.st_ino) != state.end_file:
-                    return False
-                if stat.st_size == state.end_size and stat.st_mtime_ns == state.end_ns:
+                if size == state.end_size and end_ns == state.end_ns:
                     return True
-                if not self._last_batch_stands(state, stat.st_size):
+                if not self._last_batch_stands(state, size):
                     return False
-                scan = segment.scan(state.end_position, stat.st_size, after=state.sound_offset)
-                if scan.end_position != stat.st_size or scan.next_offset is None:
+                scan = segment.scan(state.end_position, size, after=state.sound_offset)
+                if scan.end_position != size or scan.next_offset is None:
                     return False
-                self._state = self._grown(state, segment, scan, stat)
+                self._state = self._grown(state, segment, scan, end_ns)
             except StorageError:
                 return False
             self._indexes_behind = True
             return True
 
     @staticmethod
-    def _grown(
-        state: DirectoryState, segment: Segment, scan: _log_scan.ScanResult, stat: os.stat_result
-    ) -> DirectoryState:
+    def _grown(state: DirectoryState, segment: Segment, scan: _log_scan.ScanResult, end_ns: int) -> DirectoryState:
         """Return the state with the sound batches after the old end."""
         maximum = state.maximum
         if scan.max_timestamp > maximum[0]:
@@ -324,8 +316,8 @@ class ReadOnlyView:
             log_end_offset=max(scan.next_offset, state.log_start_offset),
             sound_offset=scan.next_offset,
             end_position=scan.end_position,
-            end_size=stat.st_size,
-            end_ns=stat.st_mtime_ns,
+            end_size=scan.end_position,
+            end_ns=end_ns,
             end_reason=None,
             maximum=maximum,
             last_batch=_header_at(segment, scan.last_position),

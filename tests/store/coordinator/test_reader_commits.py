@@ -50,7 +50,7 @@ def raw_positions(root: Path) -> dict[str, dict[tuple[str, int], int]]:
     """What the log says, without the files."""
     shutil.copytree(root, root.parent / "copy", ignore=shutil.ignore_patterns("kstore-commits-*"))
     with kstore.Store.open(root.parent / "copy", "r") as copy:
-        return {group: dict(copy.committed_offsets(group)) for group in copy.groups()}
+        return {group: dict(copy.committed_offsets(group)) for group in copy.groups}
 
 
 # --- what is seen -----------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_the_writer_and_readers_see_a_commit_at_once(store: kstore.Store, reader
         consumer.commit("so far")
         assert len(files(root)) == 1
         for each in (store, reader):
-            assert each.groups() == ("grp",)
+            assert each.groups == ("grp",)
             assert each.committed_offsets("grp") == {ORDERS: 4}
             assert each.committed_offsets("grp")[ORDERS].metadata == "so far"
     with reader.consumer("grp", "orders") as consumer:

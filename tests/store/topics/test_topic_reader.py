@@ -524,6 +524,7 @@ def test_pauses_between_looks_from_outside_grow_and_follow_what_a_look_costs(
     original = topicreads.FollowedPartition.has_news
     with Store.open(root, "r") as reader:
         monkeypatch.setattr(topicreads.FollowedPartition, "has_news", costly)
+        monkeypatch.setattr(watches, "_take", lambda directories: None)
         monkeypatch.setattr(watches, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
         records = reader.read("events", follow=True, timeout=1.0)
         assert list(records) == []
@@ -553,6 +554,7 @@ def test_a_directory_in_constant_change_does_not_keep_a_follower_from_pausing(
     original = topicreads.FollowedPartition.has_news
     with Store.open(root, "r") as reader:
         monkeypatch.setattr(topicreads.FollowedPartition, "has_news", counted)
+        monkeypatch.setattr(watches, "_take", lambda directories: None)
         monkeypatch.setattr(watches, "time", type("Clock", (), {"sleep": sleep, "monotonic": lambda: now}))
         assert list(reader.read("events", follow=True, timeout=0.5)) == []
     assert looks <= 3 * (pauses + 3)
