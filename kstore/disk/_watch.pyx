@@ -178,7 +178,10 @@ cdef class Watch:
 
     def take(self) -> bool:
         """Take what has happened, without waiting; return whether a directory has changed."""
-        cdef int changed = ks_watch_drain(self.fd, self.wds, self.count)
+        cdef int changed
+        if self.fd < 0:            # in a forked child
+            return False
+        changed = ks_watch_drain(self.fd, self.wds, self.count)
         if changed < 0:
             raise OSError(errno, os.strerror(errno))
         return changed > 0

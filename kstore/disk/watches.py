@@ -136,7 +136,10 @@ def wake(directory: str) -> None:
     for watch in list(_waiting):
         if directory in watch.directories:
             watch.cancel()
-    _kept[:] = [entry for entry in list(_kept) if directory not in entry[1].directories]
+    for entry in list(_kept):
+        if directory in entry[1].directories:
+            with suppress(ValueError):  # another thread has taken it
+                _kept.remove(entry)
 
 
 def _close_in_child() -> None:

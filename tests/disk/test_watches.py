@@ -226,6 +226,23 @@ def test_waits_of_one_directory_share_a_descriptor_and_wake_closes_it(directory:
     assert descriptors() == before
 
 
+def test_wake_gives_no_watch_to_two_waits(directory: str) -> None:
+    class Taking(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, of_watch: object) -> bool:  # during `wake` another thread takes the watch
+            if not taken:
+                taken.append(watches._take([directory]))
+            return False
+
+    taken: list[Watch | None] = []
+    with watches.taken([directory]) as watch:
+        pass
+    watches.wake(Taking("elsewhere"))
+    assert taken == [watch]
+    assert watch not in [kept for _, kept in watches._kept]
+
+
 def test_few_descriptors_are_kept_and_none_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "MOST_KEPT", 3)
     before = descriptors()
@@ -244,7 +261,7 @@ def test_a_forked_child_closes_the_descriptors(directory: str) -> None:
         assert watch is not None
         assert watch.arm()
         if not (child := os.fork()):
-            os._exit(watch.fd != -1)
+            os._exit(watch.fd != -1 or watch.take())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         append(directory)
         assert watch.wait(SECONDS)

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import kstore
 from kstore.log.hosted_log import HostedLog
 from kstore.log.reading import _point_reads
+from kstore.log.segments.segment import Segment
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -260,6 +262,46 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             assert type(error.value) is type(_error(lambda offset=offset: log.read(offset)))
     with kstore.Log.open(tmp_path / "empty-0") as log, pytest.raises(kstore.OffsetOutOfRangeError):
         log.get(0)
+
+
+def test_a_change_right_after_the_read_of_a_batch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file changes within one step of its clock after the read, and the reader goes on when the step is over."""
+    path = tmp_path / "t-0"
+    name = "00000000000000000000.log"
+    contents = []
+    for directory, records in ((path, [b"old", b"and"]), (tmp_path / "other" / "t-0", [b"new", b"but"])):
+        with kstore.Log.open(directory) as log:
+            log.append_many(records, atomic=True)
+        contents.append((directory / name).read_bytes())
+
+    def changed(segment: Segment) -> str:  # called between the read and the look at the file's name
+        if len(contents) == 2:
+            (path / name).write_bytes(contents.pop())
+            os.utime(path / name, ns=(at_ns, at_ns))
+            time.sleep(0.06)
+        return str(path / name)
+
+    with kstore.Log.open(path, "r") as reader:
+        for _ in range(3):
+            age(path)
+            assert reader.fetch(0, 1000)
+        at_ns = time.time_ns()
+        os.utime(path / name, ns=(at_ns, at_ns))
+        monkeypatch.setattr(Segment, "path", property(changed))
+        reader.get(0)
+        assert len(contents) == 1
+        assert reader.get(0).value == b"new"  # type: ignore[union-attr]
+
+
+def test_a_fetch_takes_any_number_and_its_memory_counts(tmp_path: Path) -> None:
+    with kstore.Log.open(tmp_path / "t-0") as log:
+        log.append(b"record")
+        before = _point_reads.kept_bytes()
+        assert log.fetch(0, 1 << 70).records == log.fetch(0, 1000).records
+        assert _point_reads.kept_bytes() > before
+        for offset in (1 << 70, -1 << 70):
+            with pytest.raises(kstore.OffsetOutOfRangeError):
+                log.fetch(offset, 1000)
 
 
 def _error(call: Callable[[], object]) -> BaseException | None:

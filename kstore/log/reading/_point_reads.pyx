@@ -89,6 +89,7 @@ cdef class _Kept:
     cdef int64_t least, last       # the offsets that the batch answers for
     cdef bint decided              # not a part of a transaction
     cdef Look look                 # of the file before the read, in a log of another process
+    cdef bint settled              # whether each later change is seen; if not, the next call reads the batch again
     cdef bytes path                # of the file
     cdef int64_t base_offset, base_timestamp
     cdef bint append_time
@@ -335,6 +336,7 @@ cdef class PointReads:
         except (KStoreError, OSError):
             return None
         finally:
+            kept.count_bytes()
             kept.busy = False
         if got != n or guard.version != seen:
             return None
@@ -411,6 +413,7 @@ cdef class PointReads:
         except (KStoreError, OSError):         # the iterators find out whether the log has changed or is damaged
             return False
         finally:
+            kept.count_bytes()
             kept.busy = False
 
     cdef bint _load_batch(self, view, _Kept kept, Guard guard, int64_t offset, bint waits) except -1:
@@ -426,12 +429,9 @@ cdef class PointReads:
             now = look_at(PyBytes_AS_STRING(kept.path))
             if not same_file(&kept.look, &now):
                 return False
-            if not is_settled(&kept.look):
-                kept.look.changed_ns = -1      # the next call reads the batch again
         kept.position, kept.size, kept.segment_base = h.position, h.size, place.segment_base
         kept.least = min(max(place.start, h.base_offset), offset)
         kept.last = h.last_offset
-        kept.count_bytes()
         if guard.version != seen:
             return False
         kept.version = seen
@@ -490,6 +490,7 @@ cdef class PointReads:
             return None
         if not self._is_own:
             kept.look = look_behind(file.fd)
+            kept.settled = is_settled(&kept.look)  # before the read: a later change has another time
         if not waits and not _is_cached(kept, file.fd, &around, place.end):
             return None
         window_on(&kept.window, file.fd, place.end, kept.window.data, kept.window.capacity)
@@ -555,7 +556,7 @@ cdef bint _is_cached(_Kept kept, int fd, const Around *around, int64_t end) noex
 
 cdef bint _file_stands(_Kept kept) noexcept:
     cdef Look now = look_at(PyBytes_AS_STRING(kept.path))
-    return same_state(&kept.look, &now)
+    return kept.settled and same_state(&kept.look, &now)
 
 
 cdef object _answer(_Kept kept, int64_t offset):

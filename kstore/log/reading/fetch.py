@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kstore.codec._batches import chained
 from kstore.disk import fs
 from kstore.errors import StorageError
-from kstore.files.log_file import LogFile
+from kstore.files.log_file import MAX_LOG_BYTES, LogFile
 from kstore.log.reading.view import MAX_OFFSET, SegmentList, View, check_offset, offset_limit, out_of_range, steadily
 from kstore.log.segments import time_search
 from kstore.log.segments.segment import Segment
@@ -107,7 +107,9 @@ def fetch(view: View, offset: int, max_bytes: int, *, min_one_message: bool, com
     """Read raw batches of one segment, starting with the batch that holds `offset` (SEMANTICS 4.1 to 4.9)."""
     if max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-    found = view.points.fetch(view, offset, max_bytes, min_one_message) if view.is_own and not committed else None
+    found = None
+    if view.is_own and not committed and 0 <= offset <= MAX_OFFSET:
+        found = view.points.fetch(view, offset, min(max_bytes, MAX_LOG_BYTES), min_one_message)
     if found is not None:
         data, segment, file, position, base_offset, size_bytes, most = found
         data = _following(data, size_bytes, most)[0]

@@ -317,7 +317,8 @@ class GroupCoordinator:
                 and not self._is_of_former_topic(commit.place[0], commit.position, ids)
             }
             self._append(log, _encoded(group, later), self._logs.writing().now())
-        self._see(group, (commit.position for commit in waiting))
+            # Within the lock: a commit of the same millisecond, after these, must not lose to them after a crash.
+            self._see(group, (commit.position for commit in waiting))
         log.flush()
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import kstore
 from kstore.files import commit_file
 from kstore.metrics.metric_families import GROUP_LAG
 from kstore.metrics.metric_samples import samples_of
+from kstore.store.coordinator.groups import GroupCoordinator
 from kstore.tools.check.verify import verify
 from tests.conftest import ManualClock
 from tests.support.faultfs import FaultFS
@@ -125,6 +127,29 @@ def test_the_latest_commit_counts_wherever_it_was_made(
                 take_in(store, clock)
             for each in (store, reader, other):
                 assert each.committed_offsets("grp") == {ORDERS: offset}
+
+
+def test_a_commit_after_those_taken_in_is_later_though_the_clock_stands_still(
+    store: kstore.Store, reader: kstore.Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the commits that are taken in again after a crash would replace it."""
+    see = GroupCoordinator._see
+    free: list[bool] = []
+
+    def is_free() -> None:
+        [partition] = store._groups._partitions.values()
+        free.append(partition.writing.acquire(blocking=False))
+
+    def seen(*arguments: Any) -> None:
+        other = threading.Thread(target=is_free)
+        other.start()
+        other.join()
+        see(*arguments)
+
+    reader.commit_offsets("grp", {ORDERS: 1})
+    monkeypatch.setattr(GroupCoordinator, "_see", seen)
+    take_in(store, clock)
+    assert free == [False]  # no commit comes between the append and the note of its time
 
 
 def test_a_commit_is_later_than_the_position_that_its_process_has_seen(
