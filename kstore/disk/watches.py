@@ -67,7 +67,15 @@ def wait(
 def until_next_look(began: float, now: float, deadline: float, longest_wait: float | None) -> float:
     """Return the seconds until the next look at watched directories, given when the last look began and ended."""
     most = LONGEST_WAIT if longest_wait is None else min(longest_wait, LONGEST_WAIT)
-    return min(deadline - now, max(most, IDLE_SHARE * (now - began)))
+    return min(deadline - now, max(most, idle_seconds(now - began, IDLE_SHARE)))
+
+
+def idle_seconds(look: float, share: float) -> float:
+    """Return `share` times the seconds of a look, but at most `LONGEST_WAIT` or, if that is more, nine looks.
+
+    On a busy machine any look may take long, and no later one would correct a wait of minutes.
+    """
+    return min(share * look, max(LONGEST_WAIT, LOOK_SHARE * look))
 
 
 def until_armed_again(looked: float, woken: float, deadline: float) -> float:

@@ -96,7 +96,7 @@ def _until_next(began: float, deadline: float, longest_wait: float | None) -> fl
     now = monotonic()
     if longest_wait is None:
         return deadline - now
-    return min(deadline - now, max(longest_wait, IDLE_SHARE * (now - began)))
+    return min(deadline - now, max(longest_wait, watches.idle_seconds(now - began, IDLE_SHARE)))
 
 
 async def _watched(
@@ -122,7 +122,7 @@ async def _watched(
                 seconds = watches.until_next_look(began, now, deadline, longest_wait)
             else:
                 seconds = min(deadline - now, max(pause, LOOK_SHARE * (now - began)))
-                pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
+                pause = min(pause * GROWTH, max(LONGEST_PAUSE, watches.idle_seconds(now - began, IDLE_SHARE)))
             await bell.wait(seconds)
             woken = monotonic()
             if watch is not None and watch.take():

@@ -179,8 +179,10 @@ def test_a_wait_looks_from_time_to_time_and_less_often_if_a_look_takes_long() ->
     until = watches.until_next_look
     assert until(10.0, 10.0, math.inf, None) == watches.LONGEST_WAIT
     assert until(10.0, 10.0, math.inf, 0.1) == 0.1
-    assert until(10.0, 10.5, 20.0, 0.1) == 9.5
-    assert until(10.0, 10.001, math.inf, 0.1) == pytest.approx(0.001 * watches.IDLE_SHARE)
+    assert until(10.0, 10.5, 12.0, 0.1) == 1.5
+    assert until(10.0, 10.0001, math.inf, 0.1) == pytest.approx(0.0001 * watches.IDLE_SHARE)
+    assert until(10.0, 10.05, math.inf, 0.1) == watches.LONGEST_WAIT  # one look took long: the next one is soon
+    assert until(10.0, 11.0, math.inf, 0.1) == pytest.approx(watches.LOOK_SHARE)
 
 
 @pytest.mark.parametrize("awaited", [False, True])
