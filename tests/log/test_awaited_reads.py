@@ -440,6 +440,7 @@ def test_the_record_that_a_cancelled_call_has_had_read_is_given_by_the_next_one(
     log: kstore.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(log, 10)
+    log.flush()
     entered, go_on = threading.Event(), threading.Event()
     reads = kstore.disk.fs.pread_into  # type: ignore[attr-defined]
 
@@ -452,7 +453,7 @@ def test_the_record_that_a_cancelled_call_has_had_read_is_given_by_the_next_one(
     monkeypatch.setattr(kstore.disk.fs, "pread_into", read)  # type: ignore[attr-defined]
 
     async def run() -> list[int]:
-        records = log.aread()
+        records = log.aread(durable=True)  # not by the short way, which reads in C
         task = asyncio.ensure_future(anext(records))
         while not entered.is_set():
             await asyncio.sleep(0.001)
