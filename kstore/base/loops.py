@@ -56,6 +56,12 @@ async def kept(future: Future[T]) -> T:
     return await asyncio.shield(future)
 
 
+def note_error(future: Future[T]) -> None:
+    """Take the error of a future that is done: asyncio reports it otherwise if nobody awaits the future again."""
+    if not future.cancelled():
+        future.exception()
+
+
 async def finished(work: Callable[[], T]) -> T:
     """Run `work` in a thread and await its end; a cancellation of the caller is raised after that."""
     future = in_thread(running(), work)

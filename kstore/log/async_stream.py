@@ -162,6 +162,7 @@ class Stream(BaseStream, Generic[T]):
             if monotonic() < self._warm_until or not self._records.needs_bytes:
                 return next(self._records, None)
             self._pending = loops.in_thread(loop, partial(next, self._records, None))
+            self._pending.add_done_callback(loops.note_error)
         pending = self._pending
         record = await loops.kept(pending)
         self._pending = None

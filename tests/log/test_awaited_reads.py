@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -556,3 +556,29 @@ def test_it_is_refused_under_trio_with_what_to_do(log: kstore.Log) -> None:
 def test_kstore_does_not_import_asyncio() -> None:
     program = "import sys, kstore; sys.exit('asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_an_error_of_a_read_that_nobody_awaits_is_not_reported() -> None:
+    released = threading.Event()
+
+    def failing() -> Iterator[kstore.Record]:
+        released.wait(10)
+        raise LogClosedError("closed")
+        yield
+
+    async def run() -> None:
+        reported: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        stream = async_stream.Stream([async_stream.InThread(failing())])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.001)
+        pending = stream._pending
+        assert pending is not None
+        await stream.aclose()
+        released.set()
+        await asyncio.wait([pending])
+        del pending, stream
+        gc.collect()
+        assert not reported
+
+    asyncio.run(run())
