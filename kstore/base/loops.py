@@ -133,6 +133,11 @@ class Bell:
                 timer.cancel()
 
 
+async def pause(seconds: float) -> None:
+    """Let the loop's other tasks run, for at least some seconds."""
+    await asyncio.sleep(seconds)
+
+
 async def give_way() -> None:
     """Let the loop's other ready tasks run first."""
     await asyncio.sleep(0)

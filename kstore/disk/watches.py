@@ -54,8 +54,11 @@ def wait(
                 return False
             if watch is not None and is_watched:
                 # Armed again only if there is no news: the next writes of a burst wake nobody.
-                if watch.wait(until_next_look(began, now, deadline, longest_wait)) and has_news():
-                    return True
+                if watch.wait(until_next_look(began, now, deadline, longest_wait)):
+                    woken = time.monotonic()
+                    if has_news():
+                        return True
+                    time.sleep(max(until_armed_again(now - began, woken, deadline), 0))
             else:
                 time.sleep(min(max(pause, LOOK_SHARE * (now - began)), deadline - now))
                 pause = min(pause * GROWTH, LONGEST_PAUSE)
@@ -65,6 +68,15 @@ def until_next_look(began: float, now: float, deadline: float, longest_wait: flo
     """Return the seconds until the next look at watched directories, given when the last look began and ended."""
     most = LONGEST_WAIT if longest_wait is None else min(longest_wait, LONGEST_WAIT)
     return min(deadline - now, max(most, IDLE_SHARE * (now - began)))
+
+
+def until_armed_again(looked: float, woken: float, deadline: float) -> float:
+    """Return the seconds to pause after a change at `woken` that was no news, when the look before took `looked`.
+
+    A file may change often without news, as for a reader of durable records that the writer does not flush.
+    """
+    now = time.monotonic()
+    return min(deadline - now, LOOK_SHARE * (looked + now - woken))
 
 
 class taken:  # lower case, like `fs.closing`

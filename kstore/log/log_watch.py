@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Seconds between two polls in an event loop. Without news the pauses grow until a waiting task costs about a thousandth
 # of a core: waking the event loop takes up to 0.2 ms.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.0002, 0.25, 1.25
+WAKE_SECONDS = 0.0002
 LOOK_SHARE = 9  # a pause is at least this many times as long as the call of `has_news` before it
 IDLE_SHARE = 999  # and grows to this many times
 
@@ -123,5 +124,9 @@ async def _watched(
                 seconds = min(deadline - now, max(pause, LOOK_SHARE * (now - began)))
                 pause = min(pause * GROWTH, max(LONGEST_PAUSE, IDLE_SHARE * (now - began)))
             await bell.wait(seconds)
-            if watch is not None and watch.take() and has_news():
-                return True
+            woken = monotonic()
+            if watch is not None and watch.take():
+                if has_news():
+                    return True
+                # Not a wait for the bell: the loop may have seen the change twice, and rings for it again.
+                await loops.pause(watches.until_armed_again(WAKE_SECONDS + now - began, woken, deadline))

@@ -175,6 +175,7 @@ def test_a_store_in_use_is_shown_but_not_changed(data: Path, capsys: pytest.Capt
         (["billing", "--reset-to", "latest", "--topic", "oders"], 1, "there is no topic 'oders'"),
         (["billing", "--reset-to", "latest", "--topic", "orders", "--partition", "2"], 1, "has no partition 2"),
         (["billing", "--reset-to", "latest", "--partition", "2"], 1, "reads no such partition"),
+        (["billing", "--topic", "teas"], 1, "reads no such partition"),
         (["billing", "--delete", "--partition", "1"], 1, "has no position there"),
     ],
 )

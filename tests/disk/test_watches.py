@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import math
 import os
@@ -10,11 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from kstore.disk import watches
 from kstore.disk._watch import Watch
+from kstore.log import log_watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is a part of Linux")
 
@@ -178,6 +181,36 @@ def test_a_wait_looks_from_time_to_time_and_less_often_if_a_look_takes_long() ->
     assert until(10.0, 10.0, math.inf, 0.1) == 0.1
     assert until(10.0, 10.5, 20.0, 0.1) == 9.5
     assert until(10.0, 10.001, math.inf, 0.1) == pytest.approx(0.001 * watches.IDLE_SHARE)
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_changes_that_are_no_news_cost_a_part_of_the_time(
+    directory: str, monkeypatch: pytest.MonkeyPatch, awaited: bool
+) -> None:
+    log_file = os.open(Path(directory) / "file", os.O_WRONLY)
+    pauses: list[float] = []
+    armed_again = watches.until_armed_again
+
+    def until_armed_again(looked: float, woken: float, deadline: float) -> float:
+        pauses.append(armed_again(looked, woken, deadline))
+        return 0.0
+
+    def look() -> bool:
+        os.write(log_file, b"x")  # as a writer whose records are not durable
+        return len(pauses) == 5
+
+    monkeypatch.setattr(watches, "until_armed_again", until_armed_again)
+    monkeypatch.setattr(log_watch, "_directories", lambda views: [directory])
+    try:
+        if awaited:
+            assert asyncio.run(log_watch.await_news([], look, SECONDS))
+        else:
+            assert watches.wait([directory], look, SECONDS)
+    finally:
+        os.close(log_file)
+    assert min(pauses) > 0
+    assert armed_again(0.25, monotonic() - 0.25, math.inf) == pytest.approx(0.5 * watches.LOOK_SHARE, rel=0.1)
+    assert armed_again(0.25, 0.0, monotonic()) <= 0  # never beyond the deadline
 
 
 def descriptors() -> int:

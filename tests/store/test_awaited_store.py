@@ -109,6 +109,14 @@ def test_several_topics_are_read_one_after_the_other(store: kstore.Store) -> Non
 
 
 @pytest.mark.parametrize("follow", [False, True])
+def test_a_topic_that_is_named_twice_is_read_once(store: kstore.Store, follow: bool) -> None:
+    store.append("b", b"1")
+    stream = store.aread(["b", "a", "b"], follow=follow, timeout=0)
+    assert [record.value for record in asyncio.run(listed(stream))] == [b"1"]
+    assert store.consumer("billing", ["b", "a", "b"]).topics == ("b", "a")
+
+
+@pytest.mark.parametrize("follow", [False, True])
 def test_each_of_several_topics_starts_at_its_offsets(store: kstore.Store, follow: bool) -> None:
     for number in range(3):
         store.append("a", b"a%d" % number, partition=1)

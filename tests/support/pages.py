@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import kstore
 from kstore import cli
+from kstore.cli.command_names import module_of
 
 SECONDS = 120
 """How long a section may take on a slow machine, in a checked build."""
@@ -161,7 +162,7 @@ def shell(command: str) -> None:
     assert kstore.Store  # loaded here, once, and not in each child
     is_plain = not set(command) & set("|&;<>$*?'\"`\\") and threading.active_count() == 1
     if is_plain and name == "kstore":
-        importlib.import_module(cli._module(arguments[0]))
+        importlib.import_module(module_of(arguments[0]))
         code = forked(lambda: cli.main(arguments))
     elif is_plain and name == "python":
         code = forked(lambda: script(arguments))

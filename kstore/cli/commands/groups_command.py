@@ -22,7 +22,8 @@ _ABOUT = """\
 List the consumer groups with their lag, or show the positions of one group. With --reset-to, --shift-by or --delete
 change the positions; the store must not be in use then. The lag of a partition is its log end offset minus the
 position, as kafka-consumer-groups prints it; a partition that the group has not read counts from its log start. The
-total counts a negative lag (a position above the log end) as 0."""
+total counts a negative lag (a position above the log end) as 0. --reset-to and --shift-by set a position outside of the
+log to the log start or the log end."""
 _EXAMPLES = """examples:
   kstore groups data
   kstore groups data billing --json
@@ -92,11 +93,12 @@ def open_to_change(paths: list[str], **settings: Any) -> Store:
 
 def _list(store: Store, asked: argparse.Namespace) -> int:
     found = [(group, _wanted(lags, asked)) for group, lags in group_lags_of(store)]
-    found = [(group, lags) for group, lags in found if lags or not (asked.topic or asked.partition)]
+    is_part = bool(asked.topic or asked.partition)
+    found = [(group, lags) for group, lags in found if lags or not is_part]
     if asked.json:
         print(json.dumps({"groups": [_summary(group, lags) for group, lags in found]}, indent=2))
     elif not found:
-        print("no group has committed a position")
+        print("no group has committed a position" + (" there" if is_part else ""))
     else:
         rows = [
             [
@@ -113,7 +115,7 @@ def _list(store: Store, asked: argparse.Namespace) -> int:
 
 
 def _show(store: Store, asked: argparse.Namespace) -> int:
-    lags = _wanted(_lags(store, asked.group), asked)
+    lags = _chosen(store, asked)
     if asked.json:
         print(json.dumps({**_summary(asked.group, lags), "partitions": [_facts(each) for each in lags]}, indent=2))
     else:
@@ -149,6 +151,14 @@ def _wanted(lags: Iterable[PartitionLag], asked: argparse.Namespace) -> list[Par
         for each in lags
         if (not asked.topic or each.topic in asked.topic) and (not asked.partition or each.partition in asked.partition)
     ]
+
+
+def _chosen(store: Store, asked: argparse.Namespace) -> list[PartitionLag]:
+    """Return the group's lags in the wanted partitions; raises `UnknownTopicOrPartitionError` if there are none."""
+    found = _wanted(_lags(store, asked.group), asked)
+    if not found:
+        raise UnknownTopicOrPartitionError(f"group {asked.group!r} reads no such partition")
+    return found
 
 
 def _summary(group: str, lags: list[PartitionLag]) -> dict[str, Any]:
@@ -266,10 +276,7 @@ def _resets(store: Store, asked: argparse.Namespace) -> tuple[list[_Step], list[
 def _to_reset(store: Store, asked: argparse.Namespace) -> list[PartitionLag]:
     """Return the partitions to reset: those of the given topics, otherwise of the topics that the group reads."""
     if not asked.topic:
-        found = _wanted(_lags(store, asked.group), asked)
-        if not found:
-            raise UnknownTopicOrPartitionError(f"group {asked.group!r} reads no such partition")
-        return found
+        return _chosen(store, asked)
     for topic in asked.topic:
         missing = set(asked.partition) - set(store.partitions(topic))
         if missing:

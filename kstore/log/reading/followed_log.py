@@ -1,4 +1,4 @@
-"""`FollowedLog`: polls a log for new records. It serves readers that wait for several logs, or in an event loop.
+"""`FollowedLog`: looks for new records of a log. It serves readers that wait for several logs, or in an event loop.
 
 A reader that waits for one log in its own thread uses a `LogReader` with `follow`.
 """

@@ -110,7 +110,7 @@ class Consumer(Closing):
         if merge not in ("partition", "timestamp"):
             raise ValueError(f"merge is {merge!r}; 'partition' and 'timestamp' are allowed")
         self.group = options.group
-        self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self.topics = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if not self.topics:
             raise ValueError("a consumer needs at least one topic")
         self._reader = reader

@@ -60,7 +60,7 @@ def stream_of(
     offsets: Mapping[int, int] | Mapping[Place, int] | None,
 ) -> Stream[ConsumerRecord]:
     """Read topics; see `Store.aread`."""
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
     if not names:
         raise ValueError("topics is empty; one topic at least is needed")
     if len(names) > 1 and wanted.partitions is not None:

@@ -188,7 +188,7 @@ class TopicFollower:
 
 
 class FollowedRead:
-    """A `Store.read` that follows: polls the partitions for new records. Not thread-safe."""
+    """A `Store.read` that follows: looks at the partitions for new records, and waits. Not thread-safe."""
 
     def __init__(self, begun: TopicPass, timeout: float | None) -> None:
         self._view = begun.view
