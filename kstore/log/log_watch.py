@@ -107,6 +107,8 @@ async def _watched(
     longest_wait: float | None,
 ) -> bool:
     """Wait as `disk.watches.wait` does."""
+    from kstore.base import loops
+
     pause = FIRST_PAUSE
     with watches.taken(directories) as watch, bell.rung_by(-1 if watch is None else watch.fd) as is_rung:
         while True:
