@@ -129,7 +129,7 @@ class LogReader:
                     )
                 return
             if previous is not None:
-                previous = piece = previous._replace(file=None)
+                previous = piece = ReadPiece(previous.segment, previous.position, previous.header, previous.end, None)
             if not self._wait(segment, position):
                 return
 
