@@ -5,14 +5,13 @@ reader arms it again before it looks at the directory: a change after the look t
 directory that counts as armed has a watch, or an event that says otherwise lies in the queue.
 """
 
-from libc.errno cimport EINTR
+from libc.errno cimport EINTR, EOPNOTSUPP
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_CheckSignals
 
 import os
-from errno import ENOSYS, EOPNOTSUPP
 
 cdef extern from *:
     """
