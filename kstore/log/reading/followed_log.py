@@ -57,8 +57,9 @@ class FollowedLog:
         if not isinstance(view, ReadOnlyView):
             overtaken = view.has_overtaken(ReaderPosition(offset, self.version, -1, 0))
             return out_of_range(offset, view.log_start_offset, view.log_end_offset) if overtaken else None
+        assert self.records is not None
+        view.refresh()  # it changes the guard's version if the last batch has gone
         try:
-            assert self.records is not None
             self.records.resume(self._end)
         except OffsetOutOfRangeError as error:
             return error

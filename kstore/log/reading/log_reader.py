@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from kstore._core import BatchIterator, ReaderPosition, Record, RecordIterator
 from kstore.codec._aborted import AbortedFilter
@@ -35,6 +36,15 @@ FIRST_BYTES = 32 << 10  # the size of the first piece: more than a batch of 16 K
 FirstBatch = tuple[bytes, Segment, int, int, int]  # what `PointReads.first_batch` returns
 
 
+class Place(NamedTuple):
+    """A place between two batches: the segment, the position, the least offset behind it, the piece before it."""
+
+    segment: Segment
+    position: int
+    least: int
+    previous: ReadPiece
+
+
 class LogReader:
     """Feeds a compiled iterator in one pass over a part of a log. For one thread at a time.
 
@@ -51,6 +61,8 @@ class LogReader:
         self.options = options
         self.owner: object = None  # an object that must live as long as this reader
         self._continues: ReaderPosition | None = None  # the position of the reader that this one replaces
+        self._begins: Place | None = None  # where the reader that this one replaces has ended
+        self._ended: Place | None = None
 
     def __iter__(self) -> Iterator[tuple[bytes | memoryview, str, int, int]]:
         try:
@@ -65,15 +77,19 @@ class LogReader:
     def _first_batch(self) -> FirstBatch | None:
         """Read the batch to start with in the short way; None if `_pieces` must find it."""
         options = self.options
-        if options.committed or options.durable or self._continues is not None or self.offset >= self.end_offset:
+        continues = self._continues is not None or self._begins is not None
+        if options.committed or options.durable or continues or self.offset >= self.end_offset:
             return None
         return self.view.points.first_batch(self.view, self.offset)
 
     def _pieces(self, first: FirstBatch | None) -> Iterator[tuple[memoryview, str, int, int]]:
         view = self.view
         promised = 0 if self.options.follow else min(view.data_end_offset, self.end_offset)
-        previous = early = None
-        if first is not None:
+        previous: ReadPiece | None = None
+        early: ReadPiece | None = None
+        if self._begins is not None:
+            segment, position, least, previous = self._begins
+        elif first is not None:
             batch, segment, start, _, last_offset = first
             position, least = start + len(batch), last_offset + 1
             previous = early = ReadPiece(segment, start, batch[:HEADER_BYTES], position, segment.file)
@@ -92,7 +108,14 @@ class LogReader:
                 if start > self.offset:
                     raise out_of_range(self.offset, start, view.log_end_offset)
             position, least = self._start_in(segment)
+        waits = self.options.follow or self._begins is not None
+        takes_fresh = waits and not self.options.committed and not self.options.durable
         while True:
+            if takes_fresh and previous is not None and (fresh := view.take_fresh(previous)) is not None:
+                yield fresh.data, segment.path, position, least
+                position, least = fresh.end, fresh.next_offset
+                previous = ReadPiece(segment, *fresh.last_batch, position, None)
+                continue
             # The order matters: if another segment follows, this one is sealed, and the size read below is final.
             limit = self._limit(0 if self.options.follow else None)  # a follower waits in `_wait`
             following = view.segments.after(segment.base_offset)
@@ -127,9 +150,12 @@ class LogReader:
                         path=segment.path,
                         position=position,
                     )
-                return
             if previous is not None:
                 previous = piece = ReadPiece(previous.segment, previous.position, previous.header, previous.end, None)
+            if not self.options.follow:
+                if previous is not None and previous.segment is segment:
+                    self._ended = Place(segment, position, least, previous)
+                return
             if not self._wait(segment, position):
                 return
 
@@ -225,7 +251,8 @@ class LogReader:
             left = _left(deadline)
             if left is not None and left <= 0:
                 return False
-            view.wait(end_offset, left, durable=self.options.durable)
+            if view.wait(end_offset, left, durable=self.options.durable) and view.has_fresh:
+                return True
 
     def recheck(self, position: ReaderPosition, error: CorruptRecordError | None) -> LogReader | None:
         """Return a reader with which an iterator continues at `position`; raise if it cannot continue.
@@ -239,6 +266,12 @@ class LogReader:
                 if "kstore repair" not in error.reason:
                     error.advice = "; see `kstore repair`"
                 raise error
+        ended = self._ended
+        is_same = error is None and view.guard.version == position.seen_version
+        if is_same and ended is not None and ended.least == position.next_offset:
+            following = LogReader(view, position.next_offset, self.end_offset, self.options)
+            following.owner, following._begins = self.owner, ended
+            return following
         start, end, is_overtaken = steadily(_marks_and_overtaken, view, position, view=view)
         next_offset = position.next_offset
         if self.options.skip_deleted and next_offset < start <= end:

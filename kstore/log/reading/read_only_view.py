@@ -13,25 +13,29 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping
+from time import monotonic
 from typing import NamedTuple
 
 from kstore import _core
 from kstore._core import ReaderPosition
 from kstore.base.times import is_settled
 from kstore.codec import header
-from kstore.disk import fs, watches
+from kstore.disk import fs, mounts, watches
 from kstore.errors import CorruptRecordError, StorageError, closed
 from kstore.files import _log_scan, checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading import truncation_check
+from kstore.log.reading._new_batches import NewBatches, new_batches
 from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.segment_listing import list_segments
 from kstore.log.reading.transaction_replay import Replayed, aborted_between
-from kstore.log.reading.view import HEADER_BYTES, ReadPiece, SegmentList, steadily
+from kstore.log.reading.view import HEADER_BYTES, FreshPiece, ReadPiece, SegmentList, steadily
 from kstore.log.segments.producer_state import ProducerInfo
 from kstore.log.segments.recovery import start_above_end
 from kstore.log.segments.segment import Segment, below_recovery_point
+
+FRESH_SECONDS = 0.001  # later the file may have changed: the bytes are read again
 
 
 class Marks(NamedTuple):
@@ -79,6 +83,9 @@ class ReadOnlyView:
         """A change of the log changes one of these: its own directory, and the root with the checkpoint files."""
         self.guard = _core.Guard()
         self.points = PointReads(directory, self.root, is_own=False)
+        self._is_mounted = mounts.is_mounted(directory)
+        self._names = os.fsencode(self.root), os.fsencode(directory)
+        self._fresh: FreshPiece | None = None
         self.max_decompressed_bytes: int | None = None
         self.closed = False
         self.opened_in = 0  # in a forked child: the process that opened the view
@@ -290,6 +297,15 @@ class ReadOnlyView:
                 return False
             segment = state.segments.items[-1]
             try:
+                if not self._is_mounted:
+                    file = segment.file  # stays open during the call
+                    names, times = (*self._names, os.fsencode(segment.path)), (self._marked_ns, self._listed_ns)
+                    new = new_batches(*names, file.fd, *times, state, segment.base_offset)
+                    if new is True:
+                        return True
+                    if new:
+                        self._take(state, segment, new)
+                        return True
                 marked_ns, listed_ns, device, inode, size, end_ns = fs.states(self.root, self.directory, segment.path)
                 if marked_ns != self._marked_ns or listed_ns != self._listed_ns or (device, inode) != state.end_file:
                     return False
@@ -305,6 +321,41 @@ class ReadOnlyView:
                 return False
             self._indexes_behind = True
             return True
+
+    def _take(self, state: DirectoryState, segment: Segment, new: NewBatches) -> None:
+        """Publish the state with these batches, and keep their bytes for the reader that looked."""
+        data, position, last_position, next_offset, maximum, changed_ns = new
+        end, at = position + len(data), last_position - position
+        last_batch = (last_position, data[at : at + HEADER_BYTES])
+        self._state = state._replace(
+            log_end_offset=max(next_offset, state.log_start_offset),
+            sound_offset=next_offset,
+            end_position=end,
+            end_size=end,
+            end_ns=changed_ns,
+            end_reason=None,
+            maximum=maximum,
+            last_batch=last_batch,
+        )
+        self._indexes_behind = True
+        assert state.last_batch is not None
+        records = memoryview(data)[state.end_position - position :]
+        self._fresh = FreshPiece(segment, state.last_batch, records, last_batch, end, next_offset, monotonic())
+
+    @property
+    def has_fresh(self) -> bool:
+        return self._fresh is not None
+
+    def take_fresh(self, previous: ReadPiece) -> FreshPiece | None:
+        fresh, self._fresh = self._fresh, None
+        if (
+            fresh is not None
+            and previous.segment is fresh.segment
+            and fresh.behind == (previous.position, previous.header)
+            and monotonic() - fresh.read_at < FRESH_SECONDS
+        ):
+            return fresh
+        return None
 
     @staticmethod
     def _grown(state: DirectoryState, segment: Segment, scan: _log_scan.ScanResult, end_ns: int) -> DirectoryState:

@@ -95,6 +95,18 @@ class ReadPiece(NamedTuple):
     file: LogFile | None
 
 
+class FreshPiece(NamedTuple):
+    """The batches that a look has found behind another one."""
+
+    segment: Segment
+    behind: tuple[int, bytes]  # position and header of the batch before
+    data: memoryview
+    last_batch: tuple[int, bytes]
+    end: int
+    next_offset: int
+    read_at: float  # a time of `time.monotonic`
+
+
 class View(Protocol):
     """A log as its readers see it."""
 
@@ -153,6 +165,13 @@ class View(Protocol):
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
         """Raise `CorruptRecordError` unless both pieces are of one state of the log."""
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether `take_fresh` may return batches."""
+
+    def take_fresh(self, previous: ReadPiece) -> FreshPiece | None:
+        """Return the batches behind `previous` if a look has just read them, once; else None."""
 
     def will_read(self, start_offset: int, end_offset: int) -> None:
         """Prepare for a read of `[start_offset, end_offset)`."""

@@ -25,7 +25,7 @@ from kstore.files import gap_files
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading._point_reads import PointReads
 from kstore.log.reading.transaction_replay import aborted_between, open_transactions
-from kstore.log.reading.view import ReadPiece, SegmentList, View
+from kstore.log.reading.view import FreshPiece, ReadPiece, SegmentList, View
 from kstore.log.segments.recovery import Loaded
 from kstore.log.segments.segment import Segment, create_files, new_segment
 from kstore.log.writing import active_segment
@@ -53,6 +53,7 @@ class Writer:
 
     listed = False
     is_own = True
+    has_fresh = False
 
     def __init__(
         self,
@@ -196,6 +197,10 @@ class Writer:
 
     def check_piece(self, previous: ReadPiece | None, piece: ReadPiece) -> None:
         """Do nothing: the guard's version changes before records are cut."""
+
+    def take_fresh(self, previous: ReadPiece) -> FreshPiece | None:
+        """Return None: an append to this log wakes its readers, which then read the file."""
+        return None
 
     def will_read(self, start_offset: int, end_offset: int) -> None:
         """Do nothing: the system reads ahead."""
