@@ -156,7 +156,7 @@ class LogReader:
                 if previous is not None and previous.segment is segment:
                     self._ended = Place(segment, position, least, previous)
                 return
-            if not self._wait(segment, position):
+            if not self._wait(segment, position, least if takes_fresh else -1):
                 return
 
     def _limit(self, timeout: float | None) -> int:
@@ -231,8 +231,11 @@ class LogReader:
         divided = place.base_offset < limit and not self.options.follow and not undecided
         return place.position + place.size_bytes if divided else place.position
 
-    def _wait(self, segment: Segment | None, position: int) -> bool:
-        """Wait for bytes after `position` or the next segment (None: any segment); return False after the timeout."""
+    def _wait(self, segment: Segment | None, position: int, least: int = -1) -> bool:
+        """Wait for bytes after `position` or the next segment (None: any segment); return False after the timeout.
+
+        `least` is the least offset behind `position`, -1 if the reader may not be given all that a look finds.
+        """
         deadline = None if self.options.timeout is None else time.monotonic() + self.options.timeout
         view = self.view
         while True:
@@ -241,7 +244,7 @@ class LogReader:
             if segment is None:
                 if view.segments.items:
                     return True
-            else:
+            elif least != end_offset:
                 limit = self._limit(_left(deadline))
                 following = view.segments.after(segment.base_offset)
                 if following is not None and following.base_offset <= limit:
