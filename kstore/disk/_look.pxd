@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 
 
 cdef extern from "look.h" nogil:
-    ctypedef struct Look "ks_look":
+    ctypedef struct Look "ks_file_state":
         int64_t device
         int64_t inode
         int64_t size

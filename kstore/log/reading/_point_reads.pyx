@@ -477,7 +477,7 @@ cdef class PointReads:
             place.most = view.appender.next_offset
         else:
             place.most = view.log_end_offset
-        if not place.start <= offset < place.most or index.has_unsound:
+        if not max(place.start, place.segment_base) <= offset < place.most or index.has_unsound:
             return None
         look_around(index, offset, &around)
         if (around.has_after and around.after_position >= place.end

@@ -420,11 +420,14 @@ class Consumer(Closing):
             KStoreError: The errors of `commit`.
 
         Example:
+            >>> import asyncio
             >>> async def main():
             ...     async for record in consumer:
             ...         print(record.value)
             ...     await consumer.acommit("evening", sync=True)
+            >>> place = store.append("orders", b"2 plums")
             >>> asyncio.run(main())
+            b'2 plums'
             >>> store.committed_offsets("billing")["orders", 0].metadata
             'evening'
         """
