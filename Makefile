@@ -34,7 +34,7 @@ STORIES := files/test_index_file_elsewhere \
 CHECKED  = $(PACKAGES:%=tests/%) $(STORIES:%=--ignore=tests/%.py)
 
 # A run of the tests is stopped after so many minutes: pytest-xdist may wait forever for a worker that was killed.
-TEST_MINUTES ?= 35
+TEST_MINUTES ?= 50
 stopped = env --default-signal=INT timeout --signal=INT --kill-after=60 $(TEST_MINUTES)m
 # make soak runs for so many hours.
 HOURS ?= 8
