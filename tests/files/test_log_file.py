@@ -78,7 +78,8 @@ def test_who_wants_one_record_reads_its_batch_and_little_more(
             log.append_batch(data)
         middle = log.log_end_offset // 3
         monkeypatch.setattr(fs, "pread_into", counted)
-        assert next(iter(log.read(middle))).offset == middle
+        records = log.read(middle, isolation="read_committed")  # not by the short way, which reads in C
+        assert next(iter(records)).offset == middle
         assert read == wanted
 
 
