@@ -21,11 +21,5 @@ class Stamps(Generic[_K]):
         A path counts as changed if its inode, size or modification time has changed, or if the time is too recent.
         """
 
-def states(root: str, directory: str, path: str) -> tuple[int, int, int, int, int, int] | None:
-    """Return two directories' times of modification, and a file's device, inode, size and time of modification.
-
-    Returns None if one of the calls fails.
-    """
-
 def is_at(fd: int, path: str) -> bool | None:
     """Return whether the path names the file that the descriptor has open; None if one of the calls fails."""

@@ -1,6 +1,6 @@
 """`Stamps`: finds which of many files and directories have changed, with one system call for each unchanged path.
 
-`states` and `is_at` look at a few files, for readers that do so for each new record.
+`is_at` looks at one file, for readers that do so for each piece.
 
 Compiled, since a follower checks thousands of partitions many times a second. Opens nothing. Invariant: a path that
 changed very recently is reported again, since another change may leave its modification time the same.
@@ -10,38 +10,27 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
 
-from kstore.disk._look cimport Look, look_at, look_behind, same_file
+from kstore.disk._look cimport UNSETTLED_NS, Look, look_at, look_behind, same_file
 
 import os
 import time
-
-cdef int64_t UNSURE_NS = 50_000_000
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef extern from *:
     """
-    #include <stdint.h>
-    #include <sys/stat.h>
+    #include "look.h"
 
     typedef struct { int64_t inode, size, changed_ns; } ks_stamp;
 
     /* For a symbolic link, the link's own stamp; -1 if lstat fails. */
     static ks_stamp ks_stamp_of(const char *path, int64_t sure_ns) {
-        ks_stamp stamp = {-1, -1, -1};
         struct stat found;
-        if (lstat(path, &found) == 0) {
-            stamp.inode = (int64_t)found.st_ino;
-            stamp.size = (int64_t)found.st_size;
-    #ifdef __APPLE__
-            stamp.changed_ns = (int64_t)found.st_mtimespec.tv_sec * 1000000000 + found.st_mtimespec.tv_nsec;
-    #else
-            stamp.changed_ns = (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
-    #endif
-            if (stamp.changed_ns > sure_ns)
-                stamp.inode = -2; /* no file has this inode, so the next check finds a change */
-        }
+        ks_file_state now = ks_looked(lstat(path, &found), &found);
+        ks_stamp stamp = {now.inode, now.size, now.changed_ns};
+        if (stamp.changed_ns > sure_ns)
+            stamp.inode = -2; /* no file has this inode, so the next check finds a change */
         return stamp;
     }
 
@@ -93,7 +82,7 @@ cdef class Stamps:  # type: Generic[_K]
         cdef tuple held = (_encoded(first), _encoded(second))
         cdef Py_ssize_t number
         cdef _Pair *pairs
-        cdef int64_t sure_ns = time.time_ns() - UNSURE_NS
+        cdef int64_t sure_ns = time.time_ns() - UNSETTLED_NS
         self._refuse_looking()
         self.remove(key)
         number = len(self.keys)
@@ -130,7 +119,7 @@ cdef class Stamps:  # type: Generic[_K]
         """
         cdef Py_ssize_t i, count = len(self.keys)
         cdef _Pair *pair
-        cdef int64_t sure_ns = time.time_ns() - UNSURE_NS
+        cdef int64_t sure_ns = time.time_ns() - UNSETTLED_NS
         self._refuse_looking()
         self.looking = True
         try:
@@ -150,20 +139,6 @@ cdef class Stamps:  # type: Generic[_K]
         if self.looking:
             raise RuntimeError("another thread is looking at the files")
         return 0
-
-
-def states(str root, str directory, str path) -> tuple[int, int, int, int, int, int] | None:
-    """Return two directories' times of modification, and a file's device, inode, size and time of modification.
-
-    Returns None if one of the calls fails.
-    """
-    held_root, held_directory, held_path = _held(root), _held(directory), _held(path)
-    cdef Look of_root = look_at(_name(held_root))
-    cdef Look of_directory = look_at(_name(held_directory))
-    cdef Look found = look_at(_name(held_path))
-    if of_root.changed_ns < 0 or of_directory.changed_ns < 0 or found.changed_ns < 0:
-        return None
-    return of_root.changed_ns, of_directory.changed_ns, found.device, found.inode, found.size, found.changed_ns
 
 
 def is_at(int fd, str path) -> bool | None:

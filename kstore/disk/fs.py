@@ -321,15 +321,6 @@ def stat(path: StrPath, *, follow: bool = True) -> os.stat_result:
         raise storage_error(error, path) from error
 
 
-def states(root: str, directory: str, path: str) -> tuple[int, int, int, int, int, int]:
-    """Return two directories' times of modification, and a file's device, inode, size and time of modification."""
-    if mounts.find(path) is None and (found := _stamps.states(root, directory, path)) is not None:
-        return found
-    status = stat(path)
-    times = stat(root).st_mtime_ns, stat(directory).st_mtime_ns
-    return *times, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def free_bytes(path: StrPath) -> int:
     """Return how many bytes an unprivileged process can still write to the file system of a path."""
     try:

@@ -11,8 +11,8 @@ from kstore.base.terminal import escaped
 from kstore.cli import command_options, command_times, output
 from kstore.cli.commands import mounted_paths, object_store_options
 from kstore.cli.commands.chosen_offsets import OFFSET_FORMS, chosen_offset
+from kstore.cli.commands.opened_stores import add_directories, open_to_change, open_to_show
 from kstore.errors import KStoreError, UnknownTopicOrPartitionError
-from kstore.store import catalog
 from kstore.store.coordinator.group_lag import PartitionLag, group_lag, offsets_behind, total_lag
 from kstore.store.store import Store, group_lags_of
 
@@ -66,26 +66,6 @@ def run(arguments: list[str]) -> int:
         return _change(paths, asked)
     with mounted_paths.mounted("groups", paths, asked) as found, open_to_show(found) as store:
         return _list(store, asked) if asked.group is None else _show(store, asked)
-
-
-def add_directories(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a store of several log directories."""
-    parser.add_argument(
-        "--log-dir", action="append", default=[], metavar="DIR",
-        help="another log directory of the same store; may be given again",
-    )  # fmt: skip
-
-
-def open_to_show(paths: list[str]) -> Store:
-    """Open a store in mode "r"."""
-    return Store.open(paths, "r", background=False)
-
-
-def open_to_change(paths: list[str], **settings: Any) -> Store:
-    """Open an existing store for writing. Raises `UnknownTopicOrPartitionError` for a directory without partitions."""
-    if not catalog.look(catalog.real_paths(paths)).entries:
-        raise UnknownTopicOrPartitionError(f"there is no partition in {', '.join(paths)}")
-    return Store.open(paths, background=False, **settings)
 
 
 # Showing

@@ -11,7 +11,7 @@ from typing import Any
 from kstore.base.terminal import escaped
 from kstore.cli import command_options, output
 from kstore.cli.commands import mounted_paths, object_store_options
-from kstore.cli.commands.groups_command import add_directories, open_to_change, open_to_show
+from kstore.cli.commands.opened_stores import add_directories, open_to_change, open_to_show
 from kstore.cli.progress import Progress
 from kstore.errors import KStoreError, UnknownTopicOrPartitionError
 from kstore.files import checkpoint

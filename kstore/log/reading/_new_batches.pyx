@@ -14,7 +14,7 @@ from kstore.codec._wire cimport (
     ATTRIBUTES_AT, CRC_AT, LAST_OFFSET_DELTA_AT, MAGIC_AT, MAX_TIMESTAMP_AT, RECORDS_AT, batch_size, load32, load64,
 )
 from kstore.disk._held cimport Held, hold, take_back
-from kstore.disk._look cimport Look, look_at, look_behind, same_file
+from kstore.disk._look cimport Look, both_stand, look_at, look_behind, same_file
 
 from typing import NamedTuple
 
@@ -96,5 +96,4 @@ cdef bint _stands(bytes root, bytes directory, bytes path, int64_t marked_ns, in
                   const Look *file) noexcept:
     """Return whether the directories are unchanged, and the file has the path."""
     cdef Look found = look_at(PyBytes_AS_STRING(path))
-    return (same_file(&found, file) and marked_ns >= 0 and look_at(PyBytes_AS_STRING(root)).changed_ns == marked_ns
-            and listed_ns >= 0 and look_at(PyBytes_AS_STRING(directory)).changed_ns == listed_ns)
+    return same_file(&found, file) and both_stand(root, marked_ns, directory, listed_ns)

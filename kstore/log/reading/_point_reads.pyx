@@ -21,7 +21,7 @@ from kstore.codec._wire cimport (
     RECORDS_COUNT_AT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT, load16, load32, load64, wrapping_add,
 )
 from kstore.disk._held cimport Held, hold, take_back
-from kstore.disk._look cimport Look, is_settled, look_at, look_behind, same_file, same_state
+from kstore.disk._look cimport Look, both_stand, is_settled, look_at, look_behind, same_file, same_state
 from kstore.files._framing cimport (
     BAD_ORDER, BAD_READ, GOES_ON, Header, Stop, check_crc_at, check_place, read_header,
 )
@@ -400,9 +400,7 @@ cdef class PointReads:
 
     cdef bint _stands(self, view) except -1:
         """Return whether the directories are as the view has read them: the same files, and the same marks."""
-        cdef int64_t marked = view._marked_ns, listed = view._listed_ns
-        return (marked >= 0 and listed >= 0 and look_at(PyBytes_AS_STRING(self._root)).changed_ns == marked
-                and look_at(PyBytes_AS_STRING(self._directory)).changed_ns == listed)
+        return both_stand(self._root, view._marked_ns, self._directory, view._listed_ns)
 
     cdef bint _load(self, view, _Kept kept, Guard guard, int64_t offset, bint waits) except -1:
         """Read the batch that holds `offset`, or the next one; return False if the iterators must read it."""

@@ -22,7 +22,7 @@ from kstore.base.times import is_settled
 from kstore.codec import header
 from kstore.disk import fs, mounts, watches
 from kstore.errors import CorruptRecordError, StorageError, closed
-from kstore.files import _log_scan, checkpoint, names
+from kstore.files import checkpoint, names
 from kstore.files.epochs import LeaderEpochCache
 from kstore.files.txnindex import AbortedTxn
 from kstore.log.reading import truncation_check
@@ -288,39 +288,24 @@ class ReadOnlyView:
     def catch_up(self) -> bool:
         """Add the batches appended since the last call; return False if a `refresh` is needed instead.
 
-        Costs three system calls and a scan of the new bytes; the indexes are read later. Works only if the last file
-        was sound to its last byte, because then every append makes the file longer.
+        Costs five system calls; the indexes are read later. Works only if the last file was sound to its last byte,
+        because then every append makes the file longer.
         """
         with self._refreshing:
             state = self._state
-            if self.closed or state.end_position <= 0 or state.end_position != state.end_size or state.fault:
+            is_sound = 0 < state.end_position == state.end_size and state.fault is None
+            if self.closed or self._is_mounted or not is_sound:
                 return False
             segment = state.segments.items[-1]
             try:
-                if not self._is_mounted:
-                    file = segment.file  # stays open during the call
-                    names, times = (*self._names, os.fsencode(segment.path)), (self._marked_ns, self._listed_ns)
-                    new = new_batches(*names, file.fd, *times, state, segment.base_offset)
-                    if new is True:
-                        return True
-                    if new:
-                        self._take(state, segment, new)
-                        return True
-                marked_ns, listed_ns, device, inode, size, end_ns = fs.states(self.root, self.directory, segment.path)
-                if marked_ns != self._marked_ns or listed_ns != self._listed_ns or (device, inode) != state.end_file:
-                    return False
-                if size == state.end_size and end_ns == state.end_ns:
-                    return True
-                if not self._last_batch_stands(state, size):
-                    return False
-                scan = segment.scan(state.end_position, size, after=state.sound_offset)
-                if scan.end_position != size or scan.next_offset is None:
-                    return False
-                self._state = self._grown(state, segment, scan, end_ns)
+                file = segment.file  # stays open during the call
             except StorageError:
                 return False
-            self._indexes_behind = True
-            return True
+            names, times = (*self._names, os.fsencode(segment.path)), (self._marked_ns, self._listed_ns)
+            new = new_batches(*names, file.fd, *times, state, segment.base_offset)
+            if isinstance(new, NewBatches):
+                self._take(state, segment, new)
+            return new is not False
 
     def _take(self, state: DirectoryState, segment: Segment, new: NewBatches) -> None:
         """Publish the state with these batches, and keep their bytes for the reader that looked."""
@@ -356,23 +341,6 @@ class ReadOnlyView:
         ):
             return fresh
         return None
-
-    @staticmethod
-    def _grown(state: DirectoryState, segment: Segment, scan: _log_scan.ScanResult, end_ns: int) -> DirectoryState:
-        """Return the state with the sound batches after the old end."""
-        maximum = state.maximum
-        if scan.max_timestamp > maximum[0]:
-            maximum = (scan.max_timestamp, scan.max_timestamp_offset)
-        return state._replace(
-            log_end_offset=max(scan.next_offset, state.log_start_offset),
-            sound_offset=scan.next_offset,
-            end_position=scan.end_position,
-            end_size=scan.end_position,
-            end_ns=end_ns,
-            end_reason=None,
-            maximum=maximum,
-            last_batch=_header_at(segment, scan.last_position),
-        )
 
     def has_overtaken(self, position: ReaderPosition) -> bool:
         """Return whether a truncation cut a reader's last batch; False if a cleaning changed or removed it."""
