@@ -16,7 +16,11 @@ from tests.support.printed import Printed
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 HOUR = 3_600_000
-NOW = time.time_ns() // 1_000_000
+
+
+def hours_ago(hours: int) -> int:
+    """The timestamp of that time before now: the commands take the machine's clock."""
+    return time.time_ns() // 1_000_000 - hours * HOUR
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def data(root: Path) -> Path:
         for topic, number in (("orders", 0), ("orders", 1), ("kept", 0)):
             for hours in (3, 2, 1, 0):
                 for _ in range(5):
-                    store.log(topic, number).append(bytes(32), timestamp=NOW - hours * HOUR)
+                    store.log(topic, number).append(bytes(32), timestamp=hours_ago(hours))
     return root
 
 
@@ -295,7 +299,7 @@ def test_a_kept_segment_of_a_broker_is_told_with_what_kafkas_default_would_delet
     with kstore.Log.open(data / "orders-0", segment_bytes=500) as log:
         for days in (20, 9, 2):
             for _ in range(5):
-                log.append(bytes(32), timestamp=NOW - days * 24 * HOUR)
+                log.append(bytes(32), timestamp=hours_ago(24 * days))
         log.delete_records(20)
         assert len(log.apply_retention()) == 4
     found = Printed(capsys, "retain", data, "--dry-run", "--topic", "orders")
