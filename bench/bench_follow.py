@@ -73,10 +73,10 @@ class Log:
 def opened(kind: str, path: Path) -> Any:
     if kind == "kstore":
         return Log(path)
+    if kind == "sqlite":
+        return peers.Sqlite(path, synchronous="normal")
     path.mkdir()
-    if kind == "pipe":
-        return Pipe(path)
-    return peers.Sqlite(path, synchronous="normal") if kind == "sqlite" else peers.Lmdb(path)
+    return Pipe(path) if kind == "pipe" else peers.Lmdb(path)
 
 
 @contextlib.contextmanager

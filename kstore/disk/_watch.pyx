@@ -1,8 +1,7 @@
 """`Watch`: waits in the kernel until a directory or a file in it has changed, by inotify. Linux only.
 
-A watch of a directory ends with its first event, so that a writer pays for one wake-up and not for each write. The
-reader arms it again before it looks at the directory: a change after the look then ends the wait. Invariant: a
-directory that counts as armed has a watch, or an event that says otherwise lies in the queue.
+The reader arms the watch and takes its events before it looks at the directory: a change after the look then ends the
+wait. Invariant: a directory that counts as armed has a watch, or an event that says otherwise lies in the queue.
 """
 
 from libc.errno cimport EINTR, EOPNOTSUPP
@@ -51,7 +50,7 @@ cdef extern from *:
 
     static int ks_watch_add(int fd, const char *path) {
         return inotify_add_watch(fd, path, IN_MODIFY | IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE
-                                 | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONESHOT | IN_ONLYDIR);
+                                 | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
     }
 
     static void ks_watch_remove(int fd, int wd) { inotify_rm_watch(fd, wd); }
@@ -73,7 +72,8 @@ cdef extern from *:
         return ppoll(&polled, 1, &t, NULL);
     }
 
-    /* Read events; make the directories that had one unarmed. Return the number of these, -1 on an error. */
+    /* Read events. A directory that is at its path no more, or whose events were lost, becomes unarmed. Return the number
+       of events of armed directories, -1 on an error. */
     static int ks_watch_drain(int fd, int *wds, Py_ssize_t count) {
         char events[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
         int changed = 0;
@@ -85,8 +85,11 @@ cdef extern from *:
                 const struct inotify_event *event = (const struct inotify_event *)at;
                 for (Py_ssize_t i = 0; i < count; i++)
                     if (wds[i] >= 0 && (wds[i] == event->wd || (event->mask & IN_Q_OVERFLOW))) {
-                        wds[i] = -1;
                         changed++;
+                        if (event->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_Q_OVERFLOW))
+                            inotify_rm_watch(fd, wds[i]);
+                        if (event->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_Q_OVERFLOW | IN_IGNORED))
+                            wds[i] = -1;
                     }
             }
             if ((size_t)got < sizeof events / 2)
@@ -115,6 +118,9 @@ cdef extern from *:
 cdef extern from "unistd.h":
     int close(int fd) nogil
 
+cdef enum:
+    MOST_EARLY = 3
+
 
 cdef class Watch:
     """A descriptor that can be read when a directory has changed. `cancel` is for any thread, the rest for one."""
@@ -124,6 +130,7 @@ cdef class Watch:
     cdef list held  # keeps the paths' bytes
     cdef int *wds
     cdef Py_ssize_t count
+    cdef int early  # waits in a row that did not have to wait
 
     def __cinit__(self, tuple directories: tuple[str, ...]):
         """Open the descriptor; raise `OSError` if the system has none or a file system does not report changes."""
@@ -148,22 +155,43 @@ cdef class Watch:
         self._close()
         free(self.wds)
 
-    def arm(self) -> bool:
-        """Watch the directories that are not watched; return whether all are watched now."""
+    @property
+    def is_armed(self) -> bool:
+        """Whether the directories were watched when the last events were taken."""
         cdef Py_ssize_t i
-        cdef bint is_whole = self.fd >= 0
-        if is_whole:
-            for i in range(self.count):
+        for i in range(self.count):
+            if self.wds[i] < 0:
+                return False
+        return self.fd >= 0
+
+    def arm(self) -> bool:
+        """Watch the directories that are not watched, and take earlier events; return whether all are watched now."""
+        cdef Py_ssize_t i
+        self.take()
+        if self.fd < 0:
+            return False
+        for i in range(self.count):
+            if self.wds[i] < 0:
+                self.wds[i] = ks_watch_add(self.fd, PyBytes_AS_STRING(self.held[i]))
                 if self.wds[i] < 0:
-                    self.wds[i] = ks_watch_add(self.fd, PyBytes_AS_STRING(self.held[i]))
-                    if self.wds[i] < 0:
-                        return False
-        return is_whole
+                    return False
+        return True
+
+    def ended_early(self) -> None:
+        """Note that a wait found news at its first look; stop watching after some of these.
+
+        A writer that is ahead of its reader then pays for no events.
+        """
+        self.early += 1
+        if self.early >= MOST_EARLY:
+            self.cancel()
+            self.take()
 
     def wait(self, double seconds) -> bool:
         """Wait until a directory has changed since it was armed; return False after the time."""
         cdef double end = ks_watch_now() + seconds
         cdef int ready
+        self.early = 0
         while True:
             PyErr_CheckSignals()
             with nogil:
@@ -186,7 +214,7 @@ cdef class Watch:
         return changed > 0
 
     def cancel(self) -> None:
-        """End the watch of one directory, which ends a `wait`, now or when it begins."""
+        """Stop watching, which ends a `wait`, now or when it begins."""
         cdef Py_ssize_t i
         for i in range(self.count):
             if self.wds[i] >= 0:

@@ -44,16 +44,19 @@ def wait(
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     pause = FIRST_PAUSE
     with taken(directories) as watch:
+        if watch is not None and not watch.is_armed and has_news():
+            return True  # a reader that is behind its writer need not arm
         while True:
             is_watched = watch is not None and watch.arm()
             began = time.monotonic()
             if has_news():
+                if watch is not None:
+                    watch.ended_early()
                 return True
             now = time.monotonic()
             if now >= deadline:
                 return False
             if watch is not None and is_watched:
-                # Armed again only if there is no news: the next writes of a burst wake nobody.
                 if watch.wait(until_next_look(began, now, deadline, longest_wait)):
                     woken = time.monotonic()
                     if has_news():

@@ -111,11 +111,15 @@ async def _watched(
 
     pause = FIRST_PAUSE
     with watches.taken(directories) as watch, bell.rung_by(-1 if watch is None else watch.fd) as is_rung:
+        if watch is not None and not watch.is_armed and has_news():
+            return True
         while True:
             bell.clear()
             is_watched = is_rung and watch is not None and watch.arm()
             began = monotonic()
             if has_news():
+                if watch is not None:
+                    watch.ended_early()
                 return True
             now = monotonic()
             if now >= deadline:
