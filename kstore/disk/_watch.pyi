@@ -13,13 +13,21 @@ class Watch:
     def directories(self) -> tuple[str, ...]: ...
     def __new__(cls, directories: tuple[str, ...]) -> Self:
         """Open the descriptor; raise `OSError` if the system has none or a file system does not report changes."""
+    @property
+    def is_armed(self) -> bool:
+        """Whether the directories were watched when the last events were taken."""
     def arm(self) -> bool:
-        """Watch the directories that are not watched; return whether all are watched now."""
+        """Watch the directories that are not watched, and take earlier events; return whether all are watched now."""
+    def ended_early(self) -> None:
+        """Note that a wait found news at its first look; stop watching after some of these.
+
+        A writer that is ahead of its reader then pays for no events.
+        """
     def wait(self, seconds: float) -> bool:
         """Wait until a directory has changed since it was armed; return False after the time."""
     def take(self) -> bool:
         """Take what has happened, without waiting; return whether a directory has changed."""
     def cancel(self) -> None:
-        """End the watch of one directory, which ends a `wait`, now or when it begins."""
+        """Stop watching, which ends a `wait`, now or when it begins."""
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

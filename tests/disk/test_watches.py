@@ -15,6 +15,7 @@ from time import monotonic
 
 import pytest
 
+import kstore
 from kstore.disk import watches
 from kstore.disk._watch import Watch
 from kstore.log import log_watch
@@ -78,26 +79,107 @@ def test_every_change_of_a_directory_ends_a_wait_that_began_before_it(
     assert watch.wait(SECONDS)
 
 
-def test_the_changes_of_a_burst_make_one_event(directory: str) -> None:
-    watch = Watch((directory,))
-    assert watch.arm()
-    for _ in range(100):
-        append(directory)
-    assert watch.wait(SECONDS)
-    assert not watch.wait(0)
-    append(directory)
-    assert not watch.wait(0)  # not armed
-
-
-def test_a_watch_is_armed_again_for_the_directories_that_changed(directory: str, tmp_path: Path) -> None:
+def test_a_watch_stays_armed_and_takes_a_burst_at_once(directory: str, tmp_path: Path) -> None:
     watch = Watch((directory, str(tmp_path)))
-    for _ in range(3):
+    assert not watch.is_armed
+    for change in (append, make, rename):
         assert watch.arm()
-        append(directory)
-        assert watch.take()
-    assert watch.arm()
+        assert not watch.wait(0)
+        for _ in range(100):
+            append(directory)
+        change(directory)
+        assert watch.wait(SECONDS)
+        assert not watch.wait(0)
+        assert watch.is_armed
+    append(directory)
     make(str(tmp_path))
     assert watch.take()
+    assert not watch.take()
+
+
+def test_what_happened_before_a_watch_is_armed_ends_no_wait(directory: str) -> None:
+    watch = Watch((directory,))
+    assert watch.arm()
+    append(directory)
+    assert watch.arm()
+    assert not watch.wait(0)
+
+
+@pytest.mark.parametrize("change", [move_away, remove_all])
+def test_a_directory_that_was_replaced_is_watched_at_its_path(change: Callable[[str], None], directory: str) -> None:
+    watch = Watch((directory,))
+    assert watch.arm()
+    change(directory)
+    assert watch.take()
+    assert not watch.is_armed
+    Path(directory).mkdir()
+    assert watch.arm()
+    make(directory)
+    assert watch.wait(SECONDS)
+
+
+def test_a_directory_whose_events_were_lost_counts_as_changed_and_is_armed_again(
+    directory: str, tmp_path: Path
+) -> None:
+    watch = Watch((directory, str(tmp_path)))
+    assert watch.arm()
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    file = Path(directory) / "file"
+    for number in range(limit // 2 + 1):  # a rename makes two events
+        file = file.rename(file.with_name(str(number)))
+    assert watch.take()
+    assert not watch.is_armed
+    assert watch.arm()
+    assert not watch.wait(0)
+    append(directory)
+    assert watch.wait(SECONDS)
+
+
+def test_a_reader_that_is_behind_its_writer_stops_watching(directory: str) -> None:
+    looks = 0
+
+    def look() -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    with watches.taken([directory]) as watch:
+        assert watch is not None
+        assert watch.arm()
+    for _ in range(3):
+        assert watches.wait([directory], look, SECONDS)
+    assert not watch.is_armed
+    assert watches.wait([directory], look, SECONDS)
+    assert not watch.is_armed
+    assert looks == 4
+    assert not watches.wait([directory], lambda: False, 0)
+    assert watch.is_armed
+
+
+@pytest.mark.parametrize("way", ["a log", "a topic", "a consumer", "a stream"])
+def test_the_end_of_a_follower_closes_its_descriptor(way: str, root: Path) -> None:
+    with kstore.Store.open(root) as writer:
+        writer.create_topic("events")
+        writer.append("events", b"a")
+        with kstore.Store.open(root, "r") as store, kstore.Store.open(root / "groups") as positions:
+            next(store.log("events", 0).read())  # opens the segment's file
+            before = descriptors()
+            if way == "a log":
+                records = store.log("events", 0).read(follow=True, timeout=0.01)
+                assert len(list(records)) == 1
+            elif way == "a topic":
+                assert len(list(store.read("events", follow=True, timeout=0.01))) == 1
+            elif way == "a consumer":
+                with store.consumer("g", "events", follow=True, timeout=0.01, positions=positions) as consumer:
+                    assert len(list(consumer)) == 1
+                del consumer
+            else:
+
+                async def read() -> int:
+                    return len([record async for record in store.aread("events", follow=True, timeout=0.01)])
+
+                assert asyncio.run(read()) == 1
+            assert descriptors() <= before
 
 
 def test_a_missing_directory_and_a_file_cannot_be_armed(directory: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kstore._core import ReaderPosition, RecordIterator
+from kstore.disk import watches
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.view import View, out_of_range
@@ -23,6 +24,10 @@ class FollowedLog:
         self.records = records
         self.durable = durable
         self.end_offset = self.version = -1  # `look` has not been called yet
+
+    def __del__(self) -> None:
+        if isinstance(view := getattr(self, "view", None), ReadOnlyView):
+            watches.forget(view.directory)
 
     def has_news(self) -> bool:
         """Return whether the log has grown or otherwise changed since the last `look`."""

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from kstore._core import BatchIterator, ReaderPosition, Record, RecordIterator
 from kstore.codec._aborted import AbortedFilter
-from kstore.disk import fs
+from kstore.disk import fs, watches
 from kstore.errors import CorruptRecordError
 from kstore.log.reading._timestamp_lookup import first_at
+from kstore.log.reading.read_only_view import ReadOnlyView
 from kstore.log.reading.read_options import ReadOptions
 from kstore.log.reading.view import (
     HEADER_BYTES,
@@ -73,6 +74,9 @@ class LogReader:
         except fs.MissingFileError as error:
             # The file was renamed; the iterator calls `recheck`, which finds out why.
             raise CorruptRecordError(f"the file has gone: {error}", path=error.filename) from error
+        finally:
+            if self.options.follow and isinstance(self.view, ReadOnlyView):
+                watches.forget(self.view.directory)
 
     def _first_batch(self) -> FirstBatch | None:
         """Read the batch to start with in the short way; None if `_pieces` must find it."""
