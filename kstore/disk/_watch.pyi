@@ -26,7 +26,7 @@ class Watch:
     def wait(self, seconds: float) -> bool:
         """Wait until a directory has changed since it was armed; return False after the time."""
     def take(self) -> bool:
-        """Take what has happened, without waiting; return whether a directory has changed."""
+        """Take what has happened in a wait that is over; return whether a directory has changed."""
     def cancel(self) -> None:
         """Stop watching, which ends a `wait`, now or when it begins."""
     def close(self) -> None:

@@ -167,9 +167,9 @@ cdef class Watch:
     def arm(self) -> bool:
         """Watch the directories that are not watched, and take earlier events; return whether all are watched now."""
         cdef Py_ssize_t i
-        self.take()
         if self.fd < 0:
             return False
+        self._drain()
         for i in range(self.count):
             if self.wds[i] < 0:
                 self.wds[i] = ks_watch_add(self.fd, PyBytes_AS_STRING(self.held[i]))
@@ -183,15 +183,14 @@ cdef class Watch:
         A writer that is ahead of its reader then pays for no events.
         """
         self.early += 1
-        if self.early >= MOST_EARLY:
+        if self.early >= MOST_EARLY and self.fd >= 0:
             self.cancel()
-            self.take()
+            self._drain()
 
     def wait(self, double seconds) -> bool:
         """Wait until a directory has changed since it was armed; return False after the time."""
         cdef double end = ks_watch_now() + seconds
         cdef int ready
-        self.early = 0
         while True:
             PyErr_CheckSignals()
             with nogil:
@@ -204,14 +203,15 @@ cdef class Watch:
                 return True
 
     def take(self) -> bool:
-        """Take what has happened, without waiting; return whether a directory has changed."""
-        cdef int changed
-        if self.fd < 0:            # in a forked child
-            return False
-        changed = ks_watch_drain(self.fd, self.wds, self.count)
+        """Take what has happened in a wait that is over; return whether a directory has changed."""
+        self.early = 0
+        return self.fd >= 0 and self._drain() > 0  # a forked child has closed it
+
+    cdef int _drain(self) except -1:
+        cdef int changed = ks_watch_drain(self.fd, self.wds, self.count)
         if changed < 0:
             raise OSError(errno, os.strerror(errno))
-        return changed > 0
+        return changed
 
     def cancel(self) -> None:
         """Stop watching, which ends a `wait`, now or when it begins."""

@@ -135,24 +135,44 @@ def test_a_directory_whose_events_were_lost_counts_as_changed_and_is_armed_again
     assert watch.wait(SECONDS)
 
 
-def test_a_reader_that_is_behind_its_writer_stops_watching(directory: str) -> None:
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_reader_that_is_behind_its_writer_stops_watching(
+    directory: str, monkeypatch: pytest.MonkeyPatch, awaited: bool
+) -> None:
+    monkeypatch.setattr(log_watch, "_directories", lambda views: [directory])
     looks = 0
 
-    def look() -> bool:
+    def wait(has_news: Callable[[], bool], timeout: float = SECONDS) -> bool:
+        if awaited:
+            return asyncio.run(log_watch.await_news([], has_news, timeout))
+        return watches.wait([directory], has_news, timeout)
+
+    def at_once() -> bool:
         nonlocal looks
         looks += 1
         return True
+
+    def after_a_wait() -> bool:
+        nonlocal looks
+        looks += 1
+        append(directory)
+        return looks % 2 == 0
 
     with watches.taken([directory]) as watch:
         assert watch is not None
         assert watch.arm()
     for _ in range(3):
-        assert watches.wait([directory], look, SECONDS)
+        for has_news in (at_once, at_once, after_a_wait):
+            assert wait(has_news)
+            assert watch.is_armed
+    assert looks == 12
+    for _ in range(3):
+        assert wait(at_once)
     assert not watch.is_armed
-    assert watches.wait([directory], look, SECONDS)
+    assert wait(at_once)
     assert not watch.is_armed
-    assert looks == 4
-    assert not watches.wait([directory], lambda: False, 0)
+    assert looks == 16
+    assert not wait(lambda: False, 0)
     assert watch.is_armed
 
 
