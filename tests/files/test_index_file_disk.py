@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,17 +132,17 @@ def test_a_search_by_position_beside_a_cut_gives_what_was_there_before_or_after(
         for slot in range(9):
             offsets.append(BASE + 10 * slot + 10, 100 * slot + 100)
         offsets.park()
-        line = Line(number, lambda: run_beside(lambda: offsets.truncate_to(BASE + 15)), ("files",))
+        cut = threading.Thread(target=offsets.truncate_to, args=(BASE + 15,))
+        line = Line(number, partial(start_beside, cut), ("files",))
         assert line.run(lambda: offsets.offset_from(500)) in (BASE + 50, None), place
-        place = line.place
-        if not place:
+        if not (place := line.place):
             break
+        cut.join()  # one thread at a time may change the file
     assert number > 1
 
 
-def run_beside(call: Callable[[], object]) -> None:
-    """Run a call in another thread, and wait for it unless it waits for this one."""
-    thread = threading.Thread(target=call, daemon=True)
+def start_beside(thread: threading.Thread) -> None:
+    """Start a thread, and wait for its end unless it waits for this one."""
     thread.start()
     thread.join(0.02)
 
